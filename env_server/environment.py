@@ -227,19 +227,19 @@ class Environment(ABC):
     def tasks(
         cls, split: str, start: int = 0, count: int = 100, filters: Mapping[str, str] = _EMPTY
     ) -> Sequence[TaskInfo]:
-        """Tasks `start` .. `start + count - 1` of a fixed order, fewer at its end. Raises `KnobError` on a bad filter."""
+        """Tasks `start` to `start + count - 1` of a fixed order, fewer at its end; `KnobError` on a bad filter."""
 
     @classmethod
     @abstractmethod
     def task(cls, task_id: str) -> TaskInfo:
         """Look one task up, without starting it. Raises `TaskNotFoundError`."""
 
-    @classmethod
-    def prepare(cls, task_id: str, knobs: Mapping[str, KnobValue], seed: int) -> None:  # noqa: B027
+    @classmethod  # noqa: B027 - a hook, not a duty
+    def prepare(cls, task_id: str, knobs: Mapping[str, KnobValue], seed: int) -> None:
         """Do the task's slow work (generate and cache a game); idempotent, safe in several processes at once."""
 
-    @classmethod
-    def warm_up(cls) -> None:  # noqa: B027
+    @classmethod  # noqa: B027 - a hook, not a duty
+    def warm_up(cls) -> None:
         """Do what may not race between threads; called once per worker process, before it says ready."""
 
     @abstractmethod

@@ -1,0 +1,1 @@
+"""Text environments that ship with the server."""

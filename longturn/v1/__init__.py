@@ -1,0 +1,1 @@
+"""Generated from proto/longturn/v1; do not edit."""

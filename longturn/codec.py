@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import struct
 import sys
 from array import array
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -34,6 +34,8 @@ from longturn.records import (
 )
 from longturn.v1 import environment_pb2, trajectory_pb2
 
+NumberT = TypeVar("NumberT", int, float)
+
 _SWAP = sys.byteorder == "big"
 
 
@@ -47,7 +49,7 @@ def int32s_to_bytes(values: Iterable[int]) -> bytes:
 
 def int32s_from_bytes(data: bytes) -> tuple[int, ...]:
     """Unpack little-endian int32 ids; raise WireError if the length does not fit."""
-    return tuple(_unpack("i", data))
+    return tuple(_unpacked(array("i"), data))
 
 
 def float32s_to_bytes(values: Iterable[float]) -> bytes:
@@ -60,13 +62,12 @@ def float32s_to_bytes(values: Iterable[float]) -> bytes:
 
 def float32s_from_bytes(data: bytes) -> tuple[float, ...]:
     """Unpack little-endian float32 numbers; raise WireError if the length does not fit."""
-    return tuple(_unpack("f", data))
+    return tuple(_unpacked(array("f"), data))
 
 
-def _unpack(code: str, data: bytes) -> array[int] | array[float]:
-    if len(data) % struct.calcsize(code):
-        raise WireError(f"{len(data)} bytes are not a whole number of 4-byte values")
-    values: array[int] | array[float] = array(code)  # type: ignore[assignment]  # one of the two, by code
+def _unpacked(values: array[NumberT], data: bytes) -> array[NumberT]:
+    if len(data) % values.itemsize:
+        raise WireError(f"{len(data)} bytes are not a whole number of {values.itemsize}-byte values")
     values.frombytes(data)
     if _SWAP:
         values.byteswap()

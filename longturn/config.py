@@ -1,0 +1,118 @@
+"""One typed tree per daemon, read from a TOML table and dotted overrides.
+
+A run's TOML file has a table per daemon; each daemon reads its own and ignores the others. Unknown keys are refused,
+and the message names the nearest known one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from longturn.errors import ConfigError
+
+Tree = dict[str, object]
+ConfigT = TypeVar("ConfigT", bound="Config")
+
+
+class Config(BaseModel):
+    """Base of every configuration: frozen, strict about names, documented under each field."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
+
+
+def load_config(
+    model: type[ConfigT], *, table: str, path: Path | None = None, overrides: Sequence[str] = ()
+) -> ConfigT:
+    """Build `model` from table `table` of the TOML file `path`, then apply overrides such as `port=0` or `a.b=1`.
+
+    An override may also start with the table's own name. Raises ConfigError naming the offending key.
+    """
+    tree = _read_table(path, table) if path else {}
+    for override in overrides:
+        _apply(tree, override, table)
+    try:
+        return model.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(_describe(error, model, table)) from error
+
+
+def dump_config(config: Config, *, table: str) -> str:
+    """The resolved configuration as TOML; unset optional values are left out."""
+    tree: Mapping[str, object] = config.model_dump(mode="json", exclude_none=True)
+    return tomli_w.dumps({table: tree})
+
+
+def config_digest(config: Config) -> str:
+    """Twelve hex digits that change whenever a value changes."""
+    text = json.dumps(config.model_dump(mode="json"), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _read_table(path: Path, table: str) -> Tree:
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"config file {path} does not exist; give another with --config") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"config file {path} is not valid TOML: {error}") from error
+    tree = document.get(table, {})
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{table} in {path} must be a table, such as [{table}]")
+    return tree
+
+
+def _apply(tree: Tree, override: str, table: str) -> None:
+    name, separator, text = override.partition("=")
+    if not separator:
+        raise ConfigError(f"override {override!r} has no '='; write name=value, such as {table}.port=0")
+    keys = name.strip().split(".")
+    if keys[0] == table and len(keys) > 1:
+        keys = keys[1:]
+    branch = tree
+    for key in keys[:-1]:
+        below = branch.setdefault(key, {})
+        if not isinstance(below, dict):
+            raise ConfigError(f"override {override!r}: {key} is a value, not a table")
+        branch = below
+    branch[keys[-1]] = _parse_value(text.strip())
+
+
+def _parse_value(text: str) -> object:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _describe(error: ValidationError, model: type[BaseModel], table: str) -> str:
+    lines: list[str] = []
+    for item in error.errors():
+        path = ".".join(str(key) for key in (table, *item["loc"]))
+        if item["type"] == "extra_forbidden":
+            lines.append(f"{path}: unknown setting{_nearest(str(item['loc'][-1]), model, item['loc'][:-1])}")
+        else:
+            lines.append(f"{path}: {item['msg']}")
+    return "; ".join(lines)
+
+
+def _nearest(name: str, model: type[BaseModel], parents: Sequence[int | str]) -> str:
+    names = _names_below(model, parents)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f", did you mean {close[0]}?" if close else f"; known here: {', '.join(sorted(names))}"
+
+
+def _names_below(model: type[BaseModel], parents: Sequence[int | str]) -> list[str]:
+    for parent in parents:
+        field = model.model_fields.get(str(parent))
+        if field is not None and isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            model = field.annotation
+    return list(model.model_fields)

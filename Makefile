@@ -1,0 +1,70 @@
+# make train   install, then train a tiny agent on real TextWorld games (about 20 minutes on two cores)
+# make test    install, then run the default test suite
+# make lint    formatting, types, layering and the wire contract
+# make proto   regenerate longturn/v1 from proto/
+# make bench   run the benchmarks and write benchmarks/results/
+# make clean   remove the environment, caches and build leftovers; runs/ stays
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help install train test test-slow lint format proto bench clean
+
+# One thread per process: the daemons are the parallelism.
+export OMP_NUM_THREADS ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))
+PYTHON ?= $(shell for name in python3.12 python3.11 python3 python; do \
+	$$name -c '$(SUPPORTED)' 2>/dev/null && echo $$name && break; done)
+RUN ?= quickstart
+CONFIG ?= configs/quickstart.toml
+TRAIN_FLAGS ?=
+PYTEST_FLAGS ?=
+MARKS := not slow and not gpu and not sglang and not java
+
+help:
+	@sed -n 's/^# //p' Makefile | head -6
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints/tested.txt
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or 3.12 found: install one, or run make PYTHON=/path/to/python"; exit 2; }
+	@command -v cc >/dev/null || { echo "no C compiler found (the interpreter of the games is built from source): install gcc and make"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints/tested.txt --editable '.[all,dev]'
+	touch $@
+
+train: install
+	$(BIN)/longturn train --config $(CONFIG) --run $(RUN) $(TRAIN_FLAGS)
+
+test: install
+	$(BIN)/python -m pytest -m "$(MARKS)" $(PYTEST_FLAGS)
+
+test-slow: install
+	$(BIN)/python -m pytest -m "slow" $(PYTEST_FLAGS)
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/buf lint proto
+	$(BIN)/buf format --diff --exit-code proto
+	$(BIN)/python -m pytest tests/test_contract.py
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/buf format --write proto
+
+proto: install
+	PYTHON=$(BIN)/python bash proto/generate.sh
+
+bench: install
+	for file in benchmarks/bench_*.py; do $(BIN)/python $$file; done
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -230,7 +230,14 @@ def turn_to_proto(turn: Turn) -> trajectory_pb2.Turn:
 
 
 def turn_from_proto(message: trajectory_pb2.Turn) -> Turn:
-    """Build the only `Turn` the rest of the process ever sees."""
+    """Build the only `Turn` the rest of the process ever sees; raise WireError if the message is malformed."""
+    try:
+        return _turn_from_proto(message)
+    except ValueError as error:
+        raise WireError(f"turn: {error}") from error
+
+
+def _turn_from_proto(message: trajectory_pb2.Turn) -> Turn:
     timings = message.timings
     return Turn(
         prompt_ids=int32s_from_bytes(message.prompt_ids),

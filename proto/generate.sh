@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # Regenerates longturn/v1 from proto/. The generator is pinned to the lowest supported runtime (grpcio-tools 1.81.1).
+# An argument names another folder to write to.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python}
-"$python" -m grpc_tools.protoc -Iproto --python_out=. --grpc_python_out=. \
-  --mypy_out=. --mypy_grpc_out=. proto/longturn/v1/*.proto
+out=${1:-.}
+PATH="$(dirname "$(command -v "$python")"):$PATH"
+"$python" -m grpc_tools.protoc -Iproto "--python_out=$out" "--grpc_python_out=$out" \
+  "--mypy_out=$out" "--mypy_grpc_out=$out" proto/longturn/v1/*.proto

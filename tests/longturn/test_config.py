@@ -1,0 +1,72 @@
+"""Settings are typed, and a wrong one is named together with what would be right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import Field
+
+from longturn.config import Config, config_digest, dump_config, load_config
+from longturn.errors import ConfigError
+
+
+class _Inner(Config):
+    max_policy_lag: int = Field(default=1, ge=0)
+
+
+class _Outer(Config):
+    port: int = 0
+    name: str = "a"
+    staleness: _Inner = _Inner()
+
+
+def _load(text: str, path: Path, *overrides: str) -> _Outer:
+    file = path / "config.toml"
+    file.write_text(text, encoding="utf-8")
+    return load_config(_Outer, table="learner", path=file, overrides=overrides)
+
+
+def test_a_daemon_reads_its_own_table_and_ignores_the_others(tmp_path: Path) -> None:
+    config = _load("[learner]\nport = 7\n[engine]\nanything = 1\n", tmp_path)
+    assert config.port == 7
+
+
+def test_overrides_win_and_may_start_with_the_table(tmp_path: Path) -> None:
+    config = _load("[learner]\nport = 7\n", tmp_path, "port=8", "learner.staleness.max_policy_lag=3", "name=b c")
+    assert (config.port, config.staleness.max_policy_lag, config.name) == (8, 3, "b c")
+
+
+def test_an_unknown_setting_names_the_nearest_known_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"learner\.staleness\.max_policy_lags.*max_policy_lag"):
+        _load("[learner.staleness]\nmax_policy_lags = 2\n", tmp_path)
+
+
+def test_a_value_out_of_range_names_its_setting(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"learner\.staleness\.max_policy_lag: .*greater than or equal to 0"):
+        _load("[learner.staleness]\nmax_policy_lag = -1\n", tmp_path)
+
+
+def test_a_missing_file_says_how_to_give_another() -> None:
+    with pytest.raises(ConfigError, match="--config"):
+        load_config(_Outer, table="learner", path=Path("nowhere.toml"))
+
+
+def test_broken_toml_is_reported_with_its_place(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not valid TOML.*line 1"):
+        _load("[learner\n", tmp_path)
+
+
+def test_an_override_without_a_value_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="name=value"):
+        _load("", tmp_path, "port")
+
+
+def test_a_dump_loads_to_the_same_settings(tmp_path: Path) -> None:
+    config = _load("", tmp_path, "port=9", "staleness.max_policy_lag=2")
+    assert _load(dump_config(config, table="learner"), tmp_path) == config
+
+
+def test_the_digest_changes_with_any_value() -> None:
+    assert config_digest(_Outer()) == config_digest(_Outer())
+    assert config_digest(_Outer()) != config_digest(_Outer(staleness=_Inner(max_policy_lag=2)))

@@ -2,11 +2,11 @@
 
 N trained tokens, n tokens of one chunk, b tokens of one block, D hidden size, V vocabulary.
 
-Both roads walk the tokens in chunks whose logits fill one buffer of at most `chunk_elements` numbers, so peak memory does not
-depend on N x V. `recompute` serves any loss: it drops the logits and makes them again in the backward pass (four matrix
-products). `onepass` serves losses whose per-token weights are known beforehand: the loss is taken inside the chunk and its
-gradients are formed from the logits at hand (three matrix products). Reductions run in float32, or float64 for float64 input.
-Logits are divided by the temperature, as the engine does before it samples.
+Both roads walk the tokens in chunks whose logits fill one buffer of at most `chunk_elements` numbers, so peak memory
+does not depend on N x V. `recompute` serves any loss: it drops the logits and makes them again in the backward pass
+(four matrix products). `onepass` serves losses whose per-token weights are known beforehand: the loss is taken inside
+the chunk and its gradients are formed from the logits at hand (three matrix products). Reductions run in float32, or
+float64 for float64 input. Logits are divided by the temperature, as the engine does before it samples.
 """
 
 from collections.abc import Iterator
@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 _CHUNK_ELEMENTS = 2**24
-# Elementwise passes on the CPU go over blocks of this many logits: about twenty numbers per byte of a 1 MiB level-2 cache
-# slice would be wasted otherwise, since every logit is touched several times.
+# Every logit is touched by several elementwise passes. On a CPU they run over blocks that stay in the level-2 cache;
+# over a whole chunk each pass would go to main memory and cost as much as a matrix product.
 _CPU_BLOCK_ELEMENTS = 2**17
 
 
@@ -31,7 +31,7 @@ class TokenLoss(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HeadOutput:
-    """What `onepass` returns: the summed loss, which carries the gradients, and both detached statistics of every token."""
+    """The summed loss, which carries the gradients, and the detached logprob and entropy of every token."""
 
     loss: Tensor
     logprobs_N: Tensor
@@ -51,7 +51,7 @@ def recompute(
     `hidden_ND` are the states that predict `target_ids_N`, so the shift by one is the caller's.
     """
     _check(hidden_ND, weight_VD, target_ids_N, temperature)
-    logprobs_N, entropies_N = _Recompute.apply(hidden_ND, weight_VD, target_ids_N, temperature, chunk_elements)  # pyright: ignore[reportGeneralTypeIssues]
+    logprobs_N, entropies_N = _Recompute.apply(hidden_ND, weight_VD, target_ids_N, temperature, chunk_elements)
     return logprobs_N, entropies_N
 
 
@@ -66,11 +66,11 @@ def onepass(
 ) -> HeadOutput:
     """Sum of `token_loss` over the tokens, its gradients formed in the same pass.
 
-    `token_loss` must be elementwise in its two tensors. The loss may be sent backward once: the gradients it carries are
-    handed over, not copied.
+    `token_loss` must be elementwise in its two tensors. The loss may be sent backward once: the gradients it carries
+    are handed over, not copied.
     """
     _check(hidden_ND, weight_VD, target_ids_N, temperature)
-    loss, logprobs_N, entropies_N = _OnePass.apply(  # pyright: ignore[reportGeneralTypeIssues]
+    loss, logprobs_N, entropies_N = _OnePass.apply(
         hidden_ND, weight_VD, target_ids_N, token_loss, temperature, chunk_elements, torch.is_grad_enabled()
     )
     return HeadOutput(loss=loss, logprobs_N=logprobs_N, entropies_N=entropies_N)
@@ -164,7 +164,7 @@ def _gradient_buffers(
 
 class _Recompute(torch.autograd.Function):
     @staticmethod
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(
         ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, target_ids_N: Tensor, temperature: float, chunk_elements: int
     ) -> tuple[Tensor, Tensor]:
         walk = _Walk(hidden_ND, weight_VD, temperature, chunk_elements)
@@ -172,31 +172,32 @@ class _Recompute(torch.autograd.Function):
         entropies_N = torch.empty_like(logprobs_N)
         for tokens in walk.chunks():
             walk.normalise_(walk.logits(tokens), target_ids_N[tokens], logprobs_N[tokens], entropies_N[tokens])
-        ctx.save_for_backward(hidden_ND, weight_VD, target_ids_N)
+        ctx.save_for_backward(hidden_ND, weight_VD, target_ids_N, logprobs_N, entropies_N)
         ctx.settings = (temperature, chunk_elements)
         return logprobs_N, entropies_N
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_logprobs_N: Tensor, d_entropies_N: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        hidden_ND, weight_VD, target_ids_N = ctx.saved_tensors
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, d_logprobs_N: Tensor, d_entropies_N: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        hidden_ND, weight_VD, target_ids_N, logprobs_N, entropies_N = ctx.saved_tensors
         walk = _Walk(hidden_ND, weight_VD, *ctx.settings)
         grad_ND, grad_VD = _gradient_buffers(
             hidden_ND, weight_VD, walk, for_hidden=ctx.needs_input_grad[0], for_weight=ctx.needs_input_grad[1]
         )
         for tokens in walk.chunks():
             logits_nV, targets_n = walk.logits(tokens), target_ids_N[tokens]
-            logprobs_n = torch.empty_like(d_logprobs_N[tokens])
-            entropies_n = torch.empty_like(logprobs_n)
-            walk.normalise_(logits_nV, targets_n, logprobs_n, entropies_n)
-            walk.logit_gradient_(logits_nV, targets_n, entropies_n, d_logprobs_N[tokens], d_entropies_N[tokens])
+            # The log-normaliser follows from the saved logprob: no second pass of maxima and sums.
+            logits_nV.sub_(logits_nV.gather(1, targets_n[:, None]) - logprobs_N[tokens, None])
+            walk.logit_gradient_(logits_nV, targets_n, entropies_N[tokens], d_logprobs_N[tokens], d_entropies_N[tokens])
             walk.add_gradients(logits_nV, tokens, grad_ND, grad_VD)
         return grad_ND, None if grad_VD is None else grad_VD.to(weight_VD.dtype), None, None, None
 
 
 class _OnePass(torch.autograd.Function):
     @staticmethod
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(
         ctx: Any,
         hidden_ND: Tensor,
         weight_VD: Tensor,
@@ -228,7 +229,9 @@ class _OnePass(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, d_loss: Tensor, *_: Tensor
+    ) -> tuple[Tensor | None, ...]:
         if ctx.gradients is None:
             raise RuntimeError("the loss of onepass was sent backward twice; use recompute for that")
         (grad_ND, grad_VD), ctx.gradients = ctx.gradients, None
@@ -241,7 +244,7 @@ class _OnePass(torch.autograd.Function):
 def _differentiate(
     token_loss: TokenLoss, logprobs_n: Tensor, entropies_n: Tensor, tokens: slice
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Summed loss of a chunk and its derivatives by both statistics; a loss that ignores one has derivative zero there."""
+    """Summed loss of a chunk and its derivatives by both inputs; zero by one that the loss ignores."""
     with torch.enable_grad():
         leaves = (logprobs_n.detach().requires_grad_(), entropies_n.detach().requires_grad_())
         losses_n = token_loss(*leaves, tokens)

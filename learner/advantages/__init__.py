@@ -1,0 +1,24 @@
+"""Advantage estimators, one per file.
+
+A group estimator maps shaped returns and group indices of the kept trajectories to one advantage per trajectory; a new
+one is a new file and an entry here. Turn- and token-level terms are files of their own.
+"""
+
+from collections.abc import Callable, Mapping
+
+from torch import Tensor
+
+from learner.advantages.dr_grpo import dr_grpo
+from learner.advantages.grpo import grpo
+from learner.advantages.reinforce import reinforce
+from learner.advantages.rloo import rloo
+
+GroupAdvantage = Callable[[Tensor, Tensor], Tensor]
+"""(returns_J, group_index_J) -> advantages_J; a group's result depends on that group only and not on the order."""
+
+GROUP_ADVANTAGES: Mapping[str, GroupAdvantage] = {
+    "grpo": grpo,
+    "dr_grpo": dr_grpo,
+    "rloo": rloo,
+    "reinforce": reinforce,
+}

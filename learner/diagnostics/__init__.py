@@ -1,0 +1,1 @@
+"""What tells healthy training from collapse: mutual information, regimes, staleness, cascade."""

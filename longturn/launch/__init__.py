@@ -1,0 +1,1 @@
+"""Starts daemons as subprocesses through their command lines, watches them, and ends them."""

@@ -1,0 +1,100 @@
+"""One child process: its own session, its output in files, its end certain.
+
+Invariant: whoever starts a Child calls `stop`; after that no process of its group is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_TAIL_BYTES = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildFiles:
+    """Where a child's output goes, and where it says that it serves."""
+
+    stdout: Path
+    stderr: Path
+    ready: Path
+
+
+class Child:
+    """A running command. SIGTERM goes to the command alone, so that it can end its own workers in order; SIGKILL goes
+    to the whole group."""
+
+    def __init__(self, name: str, command: Sequence[str], files: ChildFiles) -> None:
+        """Start `command`; output is appended to the files."""
+        self.name = name
+        self.command = tuple(command)
+        self.files = files
+        for path in (files.stdout, files.stderr, files.ready):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        files.ready.unlink(missing_ok=True)
+        tied = (sys.executable, "-m", "longturn.launch.tied", str(os.getpid()), *command)
+        with files.stdout.open("ab") as stdout, files.stderr.open("ab") as stderr:
+            self._process = subprocess.Popen(
+                tied, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True
+            )
+        self.started_s = time.monotonic()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the command, and id of its group."""
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        """How it ended; None while it runs. A signal is a negative number."""
+        return self._process.poll()
+
+    def ready(self) -> Mapping[str, object] | None:
+        """What it wrote into its ready file; None until then."""
+        try:
+            facts = json.loads(self.files.ready.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        return facts if facts.get("pid") == self.pid else None
+
+    def last_words(self) -> str:
+        """The last line on stderr, where a command says what went wrong."""
+        lines = [line.strip() for line in _tail(self.files.stderr).splitlines() if line.strip()]
+        return lines[-1] if lines else "it said nothing"
+
+    def ask_to_end(self) -> None:
+        """Send SIGTERM to the command."""
+        if self.exit_code() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the whole group and wait for the command."""
+        # The group outlives its leader as long as a worker runs; a group without members is what we want.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def stop_all(children: Sequence[Child], *, grace_s: float, pause: Callable[[float], object] = time.sleep) -> None:
+    """End children together: SIGTERM, then after `grace_s` SIGKILL to what is left of their groups."""
+    for child in children:
+        child.ask_to_end()
+    deadline_s = time.monotonic() + grace_s
+    while any(child.exit_code() is None for child in children) and time.monotonic() < deadline_s:
+        pause(0.05)
+    for child in children:
+        child.kill()
+
+
+def _tail(path: Path) -> str:
+    with path.open("rb") as file:
+        file.seek(0, os.SEEK_END)
+        file.seek(max(0, file.tell() - _TAIL_BYTES))
+        return file.read().decode("utf-8", errors="replace")

@@ -1,0 +1,164 @@
+"""Keeps daemons running: a daemon that dies is started again, visibly and a bounded number of times.
+
+Invariant: every child started here is in `_daemons` or was stopped; `close` stops them all. One thread uses it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from longturn.errors import LongturnError
+from longturn.launch.child import Child, ChildFiles, stop_all
+
+Facts = Mapping[str, object]
+
+
+class DaemonFailedError(LongturnError):
+    """A daemon ended by itself too often, or did not become ready."""
+
+    reason = "DAEMON_FAILED"
+
+
+class InterruptedRunError(LongturnError):
+    """The user asked to stop."""
+
+    reason = "INTERRUPTED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonSpec:
+    """How a daemon is started."""
+
+    name: str
+    command: Callable[[Facts | None, int], Sequence[str]]
+    """Command line from the facts of its last ready file (None at first) and the number of earlier starts."""
+    files: ChildFiles
+    ready_timeout_s: float = 120.0
+    max_restarts: int = 3
+    ends_by_itself: bool = False
+    """Whether exit code 0 means that its work is done."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Daemon:
+    spec: DaemonSpec
+    child: Child
+    num_restarts: int = 0
+    facts: Facts | None = None
+    is_done: bool = False
+
+
+class Supervisor:
+    """Starts, watches, restarts and ends daemons and one-shot commands."""
+
+    def __init__(
+        self,
+        *,
+        wait: Callable[[float], bool],
+        say: Callable[[str], None],
+        grace_s: float = 15.0,
+        restart_delay_s: float = 1.0,
+    ) -> None:
+        """`wait` sleeps and returns True once the user asked to stop; `say` shows a line to the user."""
+        self._wait = wait
+        self._say = say
+        self._grace_s = grace_s
+        self._restart_delay_s = restart_delay_s
+        self._daemons: dict[str, _Daemon] = {}
+        self.num_restarts: dict[str, int] = {}
+
+    def start(self, spec: DaemonSpec) -> None:
+        """Start a daemon without waiting for it."""
+        child = Child(spec.name, spec.command(None, 0), spec.files)
+        self._daemons[spec.name] = _Daemon(spec=spec, child=child)
+
+    def is_running(self, name: str) -> bool:
+        """Whether the daemon was started and neither stopped nor done."""
+        daemon = self._daemons.get(name)
+        return daemon is not None and not daemon.is_done
+
+    def start_and_wait(self, spec: DaemonSpec) -> Facts:
+        """Start a daemon and return what its ready file says."""
+        self.start(spec)
+        return self.await_ready(spec.name)
+
+    def await_ready(self, name: str) -> Facts:
+        """Wait until the daemon serves; raise DaemonFailedError if it ends or takes too long."""
+        daemon = self._daemons[name]
+        while (facts := self._facts(daemon)) is None:
+            self.tick()
+            waited_s = time.monotonic() - daemon.child.started_s
+            if waited_s > daemon.spec.ready_timeout_s:
+                raise DaemonFailedError(
+                    f"{name} did not become ready in {waited_s:.0f} s; see {daemon.spec.files.stderr}"
+                )
+        return facts
+
+    def tick(self, seconds: float = 0.1) -> None:
+        """Let time pass, restart what died; raise InterruptedRunError if the user asked to stop."""
+        if self._wait(seconds):
+            raise InterruptedRunError("stopped by the user")
+        for daemon in self._daemons.values():
+            self._facts(daemon)
+            code = daemon.child.exit_code()
+            if code is None or daemon.is_done:
+                continue
+            if code == 0 and daemon.spec.ends_by_itself:
+                daemon.child.kill()
+                daemon.is_done = True
+            else:
+                self._restart(daemon, code)
+
+    def stop(self, *names: str) -> None:
+        """End these daemons together."""
+        daemons = [self._daemons.pop(name) for name in names if name in self._daemons]
+        stop_all([daemon.child for daemon in daemons], grace_s=self._grace_s)
+
+    def run(
+        self, name: str, command: Sequence[str], files: ChildFiles, *, each_tick: Callable[[], None] = lambda: None
+    ) -> None:
+        """Run a one-shot command to its end beside the daemons; raise DaemonFailedError unless it exits with 0."""
+        child = Child(name, command, files)
+        try:
+            while child.exit_code() is None:
+                self.tick()
+                each_tick()
+        finally:
+            stop_all([child], grace_s=self._grace_s)
+        if child.exit_code() != 0:
+            raise DaemonFailedError(f"{name} failed: {child.last_words()} (log: {files.stderr})")
+
+    def close(self) -> None:
+        """End everything."""
+        self.stop(*self._daemons)
+
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _facts(self, daemon: _Daemon) -> Facts | None:
+        facts = daemon.child.ready()
+        if facts is not None:
+            daemon.facts = facts
+        return facts
+
+    def _restart(self, daemon: _Daemon, code: int) -> None:
+        spec = daemon.spec
+        daemon.child.kill()
+        how = f"signal {-code}" if code < 0 else f"exit code {code}: {daemon.child.last_words()}"
+        never_ready = daemon.facts is None
+        if never_ready or daemon.num_restarts >= spec.max_restarts:
+            raise DaemonFailedError(f"{spec.name} ended by {how} (log: {spec.files.stderr})")
+        daemon.num_restarts += 1
+        self.num_restarts[spec.name] = daemon.num_restarts
+        self._say(f"{spec.name} ended by {how}; restart {daemon.num_restarts} of {spec.max_restarts}")
+        if self._wait(self._restart_delay_s):
+            raise InterruptedRunError("stopped by the user")
+        daemon.child = Child(spec.name, spec.command(daemon.facts, daemon.num_restarts), spec.files)

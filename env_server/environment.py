@@ -14,6 +14,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import ClassVar, Literal
 
+from longturn.errors import LongturnError
+
 KnobValue = bool | int | float | str
 KnobKind = Literal["int", "float", "bool", "choice"]
 
@@ -21,12 +23,16 @@ _BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no"
 _EMPTY: Mapping[str, str] = MappingProxyType({})
 
 
-class BaseEnvironmentError(Exception):
+class BaseEnvironmentError(LongturnError):
     """Root of what an environment may raise."""
+
+    reason = "ENVIRONMENT_ERROR"
 
 
 class TaskNotFoundError(BaseEnvironmentError):
     """No task has this id; the message names the nearest valid one."""
+
+    reason = "TASK_NOT_FOUND"
 
     def __init__(self, task_id: str, *, nearest: str | None = None, reason: str = "") -> None:
         hint = f"; the nearest valid id is {nearest!r}" if nearest else ""
@@ -38,6 +44,8 @@ class TaskNotFoundError(BaseEnvironmentError):
 class KnobError(BaseEnvironmentError):
     """A knob is unknown or out of its range; the message names the range or the nearest valid name."""
 
+    reason = "BAD_KNOB"
+
     def __init__(self, knob: str, message: str) -> None:
         super().__init__(message)
         self.knob = knob
@@ -45,6 +53,8 @@ class KnobError(BaseEnvironmentError):
 
 class EnvironmentBrokenError(BaseEnvironmentError):
     """The simulator broke; the episode is FAILED, never a reward of 0."""
+
+    reason = "ENVIRONMENT_BROKEN"
 
 
 class Determinism(Enum):
@@ -198,7 +208,7 @@ class Transition:
     progress: float | None = None
     """Privileged training signal in [0, 1], 1 at the goal; no part of success."""
     admissible_actions: tuple[str, ...] | None = None
-    extras: Mapping[str, str] = _EMPTY
+    extras: Mapping[str, str] = field(default_factory=dict[str, str])
     state_hash: bytes
     """8 to 16 bytes; equal on replay of the same actions."""
 

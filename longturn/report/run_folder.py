@@ -1,0 +1,66 @@
+"""What a run folder holds: rows of measurements per daemon, and the summary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from longturn.errors import ConfigError
+
+Row = Mapping[str, object]
+
+DAMAGED: Row = {}
+"""Stands for a row that a kill cut short; it has no position, so it enters no series."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Measurements of one name, in the order of its daemon's step axis."""
+
+    positions: tuple[float, ...]
+    values: tuple[float, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was measured."""
+        return not self.values
+
+
+def read_metrics(folder: Path) -> dict[str, list[Row]]:
+    """Rows of every `metrics/*.jsonl` by file stem; rows cut short by a kill are DAMAGED."""
+    return {path.stem: _read_rows(path) for path in sorted((folder / "metrics").glob("*.jsonl"))}
+
+
+def series(rows: Sequence[Row], *, axis: str, name: str) -> Series:
+    """The numbers called `name` along `axis`; of two rows at one position (a resumed run repeats some) the later counts."""
+    points: dict[float, float] = {}
+    for row in rows:
+        position, value = row.get(axis), row.get(name)
+        if isinstance(position, int | float) and isinstance(value, int | float):
+            points[float(position)] = float(value)
+    ordered = sorted(points.items())
+    return Series(positions=tuple(point[0] for point in ordered), values=tuple(point[1] for point in ordered))
+
+
+def read_summary(folder: Path) -> dict[str, object]:
+    """`summary.json` of a run; raises ConfigError if there is none."""
+    path = folder / "summary.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path} does not exist; finish the run with `longturn train --resume {folder}`") from error
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path} is damaged: {error}") from error
+
+
+def _read_rows(path: Path) -> list[Row]:
+    rows: list[Row] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            # A killed daemon leaves half a row, and its successor appends to it; the row was never complete.
+            rows.append(DAMAGED)
+    return rows

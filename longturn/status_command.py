@@ -1,0 +1,59 @@
+"""`longturn status`: asks daemons how they are and shows who waits for whom."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from longturn.errors import ConfigError, UnreachableError
+
+_SHOWN_FACTS = ("run_id", "policy_version", "training_step", "address", "url")
+
+
+def status(
+    target: Annotated[str, typer.Argument(help="Run folder, or host:port of one daemon.")],
+    values: Annotated[bool, typer.Option("--values", help="Also list every counter and gauge.")] = False,
+) -> None:
+    """Show what each daemon of a run does now, and whom it waits for."""
+    from longturn.status import get_status
+
+    table = Table("daemon", "phase", "pid", "up", "waits for", "facts")
+    console = Console()
+    num_answers = 0
+    for name, address in _addresses(target):
+        try:
+            answer = get_status(address)
+        except UnreachableError as error:
+            table.add_row(name, "no answer", "", "", "", str(error))
+            continue
+        num_answers += 1
+        waits = "\n".join(f"{wait.peer}: {wait.reason} ({wait.waited_s:.1f} s)" for wait in answer.waits) or "nobody"
+        facts = " ".join(f"{fact}={answer.facts[fact]}" for fact in _SHOWN_FACTS if fact in answer.facts)
+        table.add_row(answer.daemon, answer.phase, str(answer.pid), f"{answer.uptime_s:.0f} s", waits, facts)
+        if values:
+            for key in sorted(answer.values):
+                table.add_row("", "", "", "", key, f"{answer.values[key]:g}")
+    console.print(table)
+    if not num_answers:
+        raise UnreachableError(f"no daemon of {target} answers; start it again with `longturn train --resume {target}`")
+
+
+def _addresses(target: str) -> Iterator[tuple[str, str]]:
+    folder = Path(target)
+    if folder.is_dir():
+        files = sorted((folder / "ready").glob("*.json"))
+        if not files:
+            raise ConfigError(f"{folder}/ready holds no ready file: no daemon of this run has started")
+        for file in files:
+            facts = json.loads(file.read_text(encoding="utf-8"))
+            yield file.stem, str(facts.get("status_address") or facts["address"])
+    elif ":" in target:
+        yield target, target
+    else:
+        raise ConfigError(f"{target} is neither a run folder nor host:port")

@@ -14,7 +14,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from env_server.environment import Determinism, Environment, EnvironmentSpec, KnobSpec, KnobValue, TaskInfo, Transition
+from env_server.environment import (
+    Determinism,
+    Environment,
+    EnvironmentBrokenError,
+    EnvironmentSpec,
+    KnobSpec,
+    KnobValue,
+    TaskInfo,
+    Transition,
+)
 from env_server.environments.textworld_cache import GameCache, GameEntry, GameFacts, default_cache_root
 from env_server.environments.textworld_guide import Guide, RoomGuide, WalkthroughGuide
 from env_server.environments.textworld_tasks import (
@@ -114,8 +123,11 @@ class TextWorldEnvironment(Environment):
     @classmethod
     def warm_up(cls) -> None:
         """Import the interpreter and TextWorld, whose import parses a grammar: seconds, and no work for two threads."""
-        for module in ("textworld_interpreter", "textworld_tracking"):
-            import_module(f"env_server.environments.{module}")
+        try:
+            for module in ("textworld_interpreter", "textworld_tracking"):
+                import_module(f"env_server.environments.{module}")
+        except ModuleNotFoundError as error:
+            raise EnvironmentBrokenError(f"{error}; run: pip install 'longturn[server-textworld]'") from error
 
     def reset(self, task_id: str, seed: int, knobs: Mapping[str, KnobValue]) -> Transition:
         """Start the task's game; generates it first where `prepare` has not."""

@@ -1,0 +1,66 @@
+"""What the server offers, as its workers described it, and how near a wrong name came."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+
+from env_server.environment import EnvironmentSpec, KnobError, KnobValue
+from env_server.refusals import RefusedError
+from env_server.spec_json import spec_from_json
+
+
+class Catalog:
+    """Specs of the served environments by name."""
+
+    def __init__(self, described: bytes) -> None:
+        entries = json.loads(described)
+        self.specs: dict[str, EnvironmentSpec] = {
+            entry["spec"]["name"]: spec_from_json(entry["spec"])
+            for entry in sorted(entries, key=lambda entry: entry["spec"]["name"])
+        }
+        self._preparing = frozenset(entry["spec"]["name"] for entry in entries if entry["prepares"])
+
+    def spec(self, name: str) -> EnvironmentSpec:
+        """One environment; RefusedError(ENVIRONMENT_NOT_FOUND) names the nearest."""
+        if name not in self.specs:
+            raise RefusedError(
+                "ENVIRONMENT_NOT_FOUND",
+                f"no environment {name!r} is served here{_hint(name, self.specs)}; served: {', '.join(self.specs)}",
+                nearest=_nearest(name, self.specs),
+            )
+        return self.specs[name]
+
+    def needs_preparation(self, name: str) -> bool:
+        """Whether tasks of this environment have slow work to do before a reset."""
+        return name in self._preparing
+
+    def check_split(self, spec: EnvironmentSpec, split: str) -> None:
+        """RefusedError(SPLIT_NOT_FOUND) unless the environment has this split."""
+        if split not in spec.splits:
+            raise RefusedError(
+                "SPLIT_NOT_FOUND",
+                f"{spec.name} has no split {split!r}{_hint(split, spec.splits)}; it has {', '.join(spec.splits)}",
+                nearest=_nearest(split, spec.splits),
+            )
+
+
+def check_knobs(spec: EnvironmentSpec, knobs: Mapping[str, KnobValue]) -> dict[str, KnobValue]:
+    """The knobs, each in its own type; RefusedError(BAD_KNOB) names the range or the nearest name."""
+    try:
+        resolved = spec.resolve_knobs(knobs)
+    except KnobError as error:
+        nearest = _nearest(error.knob, [knob.name for knob in spec.knobs])
+        raise RefusedError("BAD_KNOB", str(error), knob=error.knob, nearest=nearest) from error
+    return {name: resolved[name] for name in knobs}
+
+
+def _nearest(name: str, valid: Iterable[str]) -> str | None:
+    close = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
+    return close[0] if close else None
+
+
+def _hint(name: str, valid: Iterable[str]) -> str:
+    nearest = _nearest(name, valid)
+    return f"; did you mean {nearest!r}?" if nearest else ""

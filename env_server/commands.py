@@ -1,0 +1,46 @@
+"""`longturn serve`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from env_server.config import EnvServerConfig
+from longturn.logs import LogFormat
+from longturn.options import ConfigPath, DryRun, LogFormatOption, Overrides, ReadyFile, begin
+
+
+def serve(
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", "-e", help="Environment to serve, by name or package.module:Class; repeatable."),
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to bind; off loopback add --insecure.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to bind; 0 chooses a free one.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker processes; 0: one per core.")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Serve unencrypted off loopback.")] = False,
+    config: ConfigPath = None,
+    overrides: Overrides = None,
+    ready_file: ReadyFile = None,
+    log_format: LogFormatOption = LogFormat.PRETTY,
+    dry_run: DryRun = False,
+) -> None:
+    """Serve text environments over gRPC."""
+    flags = {"host": host, "port": port, "num_workers": workers}
+    given = [f"{name}={value}" for name, value in flags.items() if value is not None]
+    if env:
+        given.append(f"environments=[{', '.join(repr(name) for name in env)}]")
+    if insecure:
+        given.append("insecure=true")
+    settings = begin(
+        EnvServerConfig,
+        table="env_server",
+        path=config,
+        overrides=[*(overrides or ()), *given],
+        dry_run=dry_run,
+        log_format=log_format,
+    )
+    from env_server.daemon import run  # after parsing: --help must not wait for grpc
+
+    run(settings, ready_file=ready_file)

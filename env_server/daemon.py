@@ -1,0 +1,43 @@
+"""The process around the server: ready file, metrics port, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import closing, nullcontext
+from pathlib import Path
+
+from env_server.config import EnvServerConfig
+from env_server.server import serving
+from longturn.errors import LongturnError
+from longturn.metrics import Metrics, MetricsServer
+from longturn.ready import write_ready
+from longturn.status import StatusBoard
+
+
+def run(config: EnvServerConfig, *, ready_file: Path | None) -> None:
+    """Serve until SIGTERM or SIGINT, then drain; raise LongturnError if the server cannot start."""
+    try:
+        asyncio.run(_serve(config, ready_file))
+    except* LongturnError as group:
+        raise group.exceptions[0] from None
+
+
+async def _serve(config: EnvServerConfig, ready_file: Path | None) -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    metrics = Metrics()
+    board = StatusBoard("env_server", metrics)
+    with _metrics_server(config, metrics):
+        async with serving(config, metrics=metrics, board=board) as server:
+            write_ready(ready_file, {"address": server.address, "status_address": server.address})
+            await stopped.wait()
+            await server.drain(config.drain_timeout_s)
+
+
+def _metrics_server(config: EnvServerConfig, metrics: Metrics) -> closing[MetricsServer] | nullcontext[None]:
+    if config.metrics_port is None:
+        return nullcontext()
+    return closing(MetricsServer(metrics, port=config.metrics_port, setting="env_server.metrics_port"))

@@ -1,0 +1,124 @@
+"""The one table of errors: what the server refuses, with which gRPC code, and how a refusal looks on either road.
+
+A unary call gets a gRPC status with ErrorInfo and RetryInfo; the same facts travel as CallError in streams and batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+from google.protobuf import any_pb2, duration_pb2
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from longturn.v1 import environment_pb2
+
+DOMAIN = "longturn"
+
+CODE_BY_REASON: dict[str, grpc.StatusCode] = {
+    "ACTION_MISMATCH": grpc.StatusCode.FAILED_PRECONDITION,
+    "BAD_END_CAUSE": grpc.StatusCode.INVALID_ARGUMENT,
+    "BAD_KNOB": grpc.StatusCode.INVALID_ARGUMENT,
+    "BAD_REQUEST": grpc.StatusCode.INVALID_ARGUMENT,
+    "BAD_TOKEN": grpc.StatusCode.PERMISSION_DENIED,
+    "ENVIRONMENT_BROKEN": grpc.StatusCode.INTERNAL,
+    "ENVIRONMENT_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
+    "EPISODE_LOST": grpc.StatusCode.DATA_LOSS,
+    "EPISODE_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
+    "EPISODE_OVER": grpc.StatusCode.FAILED_PRECONDITION,
+    "FORK_NOT_AVAILABLE": grpc.StatusCode.UNIMPLEMENTED,
+    "LEASE_EXPIRED": grpc.StatusCode.FAILED_PRECONDITION,
+    "MESSAGE_TOO_LARGE": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "MOVED": grpc.StatusCode.FAILED_PRECONDITION,
+    "NO_WORKER": grpc.StatusCode.UNAVAILABLE,
+    "PRIVILEGED_FORBIDDEN": grpc.StatusCode.PERMISSION_DENIED,
+    "PROTOCOL_MISMATCH": grpc.StatusCode.FAILED_PRECONDITION,
+    "REQUEST_ID_REUSED": grpc.StatusCode.ALREADY_EXISTS,
+    "SHUTTING_DOWN": grpc.StatusCode.UNAVAILABLE,
+    "SPLIT_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
+    "START_TIMEOUT": grpc.StatusCode.INTERNAL,
+    "STEP_PENDING": grpc.StatusCode.UNAVAILABLE,
+    "TASK_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
+    "TASK_QUARANTINED": grpc.StatusCode.FAILED_PRECONDITION,
+    "TOO_MANY_EPISODES": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "TOO_MANY_REQUESTS": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "TURN_MISMATCH": grpc.StatusCode.FAILED_PRECONDITION,
+    "WORKER_CRASHED": grpc.StatusCode.INTERNAL,
+}
+
+
+class RefusedError(Exception):
+    """A call that is answered by an error; `reason` is a key of CODE_BY_REASON."""
+
+    def __init__(self, reason: str, message: str, *, retry_after_s: float | None = None, **metadata: object) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.code = CODE_BY_REASON[reason]
+        self.message = message
+        self.retry_after_s = retry_after_s
+        self.metadata = {name: str(value) for name, value in metadata.items() if value is not None}
+
+
+def to_call_error(refusal: RefusedError) -> environment_pb2.CallError:
+    """The refusal as one item of a stream or batch."""
+    error = environment_pb2.CallError(
+        code=_number(refusal.code), reason=refusal.reason, message=refusal.message, metadata=refusal.metadata
+    )
+    if refusal.retry_after_s is not None:
+        error.retry_after.CopyFrom(_duration(refusal.retry_after_s))
+    return error
+
+
+def to_status(refusal: RefusedError) -> status_pb2.Status:
+    """The refusal as a status with google.rpc details."""
+    info = error_details_pb2.ErrorInfo(reason=refusal.reason, domain=DOMAIN, metadata=refusal.metadata)
+    details = [_pack(info)]
+    if refusal.retry_after_s is not None:
+        details.append(_pack(error_details_pb2.RetryInfo(retry_delay=_duration(refusal.retry_after_s))))
+    return status_pb2.Status(code=_number(refusal.code), message=refusal.message, details=details)
+
+
+async def abort(context: grpc.aio.ServicerContext[Any, Any], refusal: RefusedError) -> NoReturn:
+    """End a unary call with the refusal."""
+    status = rpc_status.to_status(to_status(refusal))
+    await context.abort(status.code, status.details, status.trailing_metadata)
+
+
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+ServicerT = TypeVar("ServicerT")
+Method = Callable[[ServicerT, RequestT, "grpc.aio.ServicerContext[Any, Any]"], Awaitable[ResponseT]]
+
+
+def refusing(
+    method: Method[ServicerT, RequestT, ResponseT],
+) -> Method[ServicerT, RequestT, ResponseT]:
+    """Let a unary rpc method raise RefusedError."""
+
+    @wraps(method)
+    async def answer(servicer: ServicerT, request: RequestT, context: grpc.aio.ServicerContext[Any, Any]) -> ResponseT:
+        try:
+            return await method(servicer, request, context)
+        except RefusedError as refusal:
+            await abort(context, refusal)
+
+    return answer
+
+
+def _number(code: grpc.StatusCode) -> int:
+    number: int = code.value[0]
+    return number
+
+
+def _pack(detail: error_details_pb2.ErrorInfo | error_details_pb2.RetryInfo) -> any_pb2.Any:
+    packed = any_pb2.Any()
+    packed.Pack(detail)
+    return packed
+
+
+def _duration(seconds: float) -> duration_pb2.Duration:
+    nanos = round(seconds * 1e9)
+    return duration_pb2.Duration(seconds=nanos // 1_000_000_000, nanos=nanos % 1_000_000_000)

@@ -1,0 +1,48 @@
+"""Which environments exist, and their classes. Names are read anywhere; classes are loaded in worker processes only."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import EntryPoint, entry_points
+
+from env_server.environment import Environment, nearest_name
+from longturn.errors import ConfigError
+
+GROUP = "longturn.environments"
+OWN_PACKAGE = "env_server."
+
+
+def registered() -> dict[str, EntryPoint]:
+    """Installed environments by name."""
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def find(name: str) -> EntryPoint:
+    """The entry point of an installed name, or of an import path `package.module:Class`. Raises ConfigError."""
+    known = registered()
+    if name in known:
+        return known[name]
+    if ":" in name:
+        return EntryPoint(name=name, value=name, group=GROUP)
+    raise ConfigError(
+        f"no environment {name!r} is installed{nearest_name(name, known)}; installed: {', '.join(sorted(known))}"
+        " (an import path package.module:Class works too); change env_server.environments"
+    )
+
+
+def load(name: str) -> type[Environment]:
+    """Import an environment's class; ConfigError names the extra to install or what the import path lacks."""
+    point = find(name)
+    try:
+        loaded = getattr(importlib.import_module(point.module), point.attr, None)
+    except ModuleNotFoundError as error:
+        raise ConfigError(_missing(name, point, error.name or "")) from error
+    if not (isinstance(loaded, type) and issubclass(loaded, Environment)):
+        raise ConfigError(f"environment {name}: {point.value} is no subclass of env_server.environment.Environment")
+    return loaded
+
+
+def _missing(name: str, point: EntryPoint, module: str) -> str:
+    if point.module.startswith(OWN_PACKAGE) and not module.startswith(OWN_PACKAGE.rstrip(".")):
+        return f"environment {name} needs {module}; run: pip install 'longturn[server-{name}]'"
+    return f"environment {name}: no module named {module!r} (from {point.value})"

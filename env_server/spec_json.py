@@ -1,0 +1,21 @@
+"""Environment specs as they cross the hop from a worker to the server, which imports no environment."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from env_server.environment import Determinism, EnvironmentSpec, KnobSpec
+
+
+def spec_to_json(spec: EnvironmentSpec) -> dict[str, Any]:
+    """A spec as JSON values."""
+    return asdict(spec) | {"determinism": spec.determinism.value}
+
+
+def spec_from_json(tree: dict[str, Any]) -> EnvironmentSpec:
+    """Build what `spec_to_json` took apart."""
+    knobs = tuple(KnobSpec(**{**knob, "choices": tuple(knob["choices"])}) for knob in tree["knobs"])
+    return EnvironmentSpec(
+        **{**tree, "knobs": knobs, "splits": tuple(tree["splits"]), "determinism": Determinism(tree["determinism"])}
+    )

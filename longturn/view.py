@@ -5,7 +5,6 @@ The ledger is opened read-only, so a running learner is never disturbed.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from rich.text import Text
 from longturn.codec import trajectory_from_bytes
 from longturn.errors import ConfigError
 from longturn.records import Trajectory, Turn
+from longturn.report.ledger import open_read_only
 from longturn.trajectory_file import read_trajectories
 
 _QUERY = """
@@ -80,8 +80,7 @@ def _from_ledger(ledger: Path, which: str | None, *, batch: int | None, last: in
         "member": int(member) if member.isdecimal() else None,
         "limit": last if which is None else -1,
     }
-    connection = sqlite3.connect(f"{ledger.absolute().as_uri()}?mode=ro", uri=True)
-    try:
+    with open_read_only(ledger) as connection:
         for group_id, member_index, attempt, data, purpose, of_batch, verdict in connection.execute(_QUERY, arguments):
             yield Found(
                 name=f"{group_id}/{member_index}" + (f" (attempt {attempt})" if attempt else ""),
@@ -90,10 +89,6 @@ def _from_ledger(ledger: Path, which: str | None, *, batch: int | None, last: in
                 purpose=purpose,
                 verdict=verdict or "",
             )
-    except sqlite3.DatabaseError as error:
-        raise ConfigError(f"{ledger} cannot be read as a ledger: {error}") from error
-    finally:
-        connection.close()
 
 
 def _from_recording(path: Path, which: str | None, *, last: int) -> Iterator[Found]:

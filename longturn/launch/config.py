@@ -1,0 +1,114 @@
+"""Settings of the launcher itself: tables `[run]`, `[tasks]`, `[warmstart]` and `[evaluation]` of a run's TOML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from longturn.config import Config
+
+
+class RunConfig(Config):
+    """Table `[run]`: where the run lives and how its daemons are watched."""
+
+    folder: Path = Path("runs")
+    """Runs lie below this folder."""
+    name: str = Field(default="quickstart", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)
+    """Folder of this run."""
+    seed: int = Field(default=0, ge=0)
+    """Fixes tasks' order, demonstrations, weights and samples; every daemon's seed follows from it."""
+    max_restarts: int = Field(default=5, ge=0)
+    """How often each daemon is started again after it died."""
+    ready_timeout_s: float = Field(default=180.0, gt=0)
+    """How long a daemon may take to become ready."""
+    grace_s: float = Field(default=20.0, gt=0)
+    """How long a daemon may take to end; then it is killed."""
+
+
+class TaskMixConfig(Config):
+    """Some tasks of one kind."""
+
+    filters: dict[str, str] = {}
+    """Attributes that the tasks must have, such as {family = "coin_collector", level = "116"}."""
+    num_tasks: int = Field(ge=1)
+    """The first so many of them, in the order of the server."""
+    skip: int = Field(default=0, ge=0)
+    """Leave out the first so many, so that two sets of one split share no task."""
+
+
+class TaskSetConfig(Config):
+    """A task file, made once per run."""
+
+    split: str
+    """Split of the environment: train, valid or test."""
+    mix: tuple[TaskMixConfig, ...] = Field(min_length=1)
+    """What it holds, kind after kind."""
+    prepare: bool = True
+    """Whether everything that its episodes need (generated games) is made before the run goes on."""
+
+
+class TasksConfig(Config):
+    """Table `[tasks]`: what is trained on, and the fixed panels that never are."""
+
+    environment: str = "textworld"
+    """Name of the environment."""
+    warmstart: TaskSetConfig
+    """Demonstrations are recorded on these."""
+    train: TaskSetConfig
+    """The learner's slots take these."""
+    valid: TaskSetConfig | None = None
+    """Panel for tuning and for the curve during training."""
+    test: TaskSetConfig
+    """Panel for the table before and after; nothing is tuned on it."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.test.split == self.train.split:
+            raise ValueError("test.split must differ from train.split: the test panel is never trained on")
+        return self
+
+    def sets(self) -> dict[str, TaskSetConfig]:
+        """All sets by name, in the order in which they are needed."""
+        named = {"warmstart": self.warmstart, "train": self.train, "valid": self.valid, "test": self.test}
+        return {name: task_set for name, task_set in named.items() if task_set is not None}
+
+
+class WarmstartConfig(Config):
+    """Table `[warmstart]`: demonstrations, and the gate after imitation."""
+
+    policy: str = "oracle"
+    """Who demonstrates: a client policy of `longturn act --record`."""
+    num_episodes: int = Field(default=320, ge=1)
+    """Demonstrations; the task set is walked through as often as needed."""
+    max_turns: int = Field(default=0, ge=0)
+    """Turn limit of a demonstration; 0: the environment's."""
+    settings: dict[str, bool | int | float | str] = {}
+    """Further settings of the demonstrator, passed on as they are."""
+    gate_temperature: float = Field(default=1.0, ge=0)
+    """Temperature at which the gate is checked."""
+    gate_min_success: float = Field(default=0.02, ge=0, le=1)
+    """Least success of the warm start: a policy that never succeeds has nothing to learn from."""
+    gate_max_success: float = Field(default=0.95, ge=0, le=1)
+    """Highest success of the warm start: above it there is nothing left to learn."""
+
+
+class EvaluationConfig(Config):
+    """Table `[evaluation]`: plays of the test panel by the warm start and by the last version."""
+
+    num_tasks: int = Field(default=128, ge=1)
+    """First lines of the test panel, one episode each."""
+    max_turns: int = Field(default=0, ge=0)
+    """Turn limit; 0: the environment's."""
+    max_new_tokens: int = Field(default=64, ge=1)
+    """Most tokens of a completion."""
+    max_episode_tokens: int = Field(default=4096, ge=1)
+    """Most tokens of an episode."""
+    seed: int = Field(default=1, ge=0)
+    """Seed of the samples, the same before and after."""
+    other_temperatures: tuple[float, ...] = ()
+    """Temperatures, besides 1 and 0, at which the warm start is evaluated too."""
+
+
+LogStyle = Literal["pretty", "json"]

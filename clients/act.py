@@ -1,0 +1,181 @@
+"""Puts an actor pool together and runs it: the parts behind `longturn act`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import platform
+import secrets
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from clients.actor import Actor
+from clients.agents import TokenAgent
+from clients.assignment import PlayRules
+from clients.config import ActConfig
+from clients.environment import EnvClient
+from clients.group import GroupPlayers
+from clients.policies.engines import EngineRegistry
+from clients.policies.sglang import SglangPolicy
+from clients.pool import ActorPool, PoolOptions
+from clients.renderer import TagRenderer, load_tag_renderer
+from clients.spool import Spool
+from longturn.dispatch import DispatchDealer, SocketLimits
+from longturn.metrics import Metrics, MetricsFile, MetricsServer
+from longturn.ready import write_ready
+from longturn.records import SamplingParams
+from longturn.status import StatusBoard, StatusServer
+
+logger = logging.getLogger(__name__)
+
+
+def run_pool(config: ActConfig, *, ready_file: Path | None) -> int:
+    """Run the pool until the learner ends the run (exit code 0) or a signal stops it (128 + its number)."""
+    return asyncio.run(_main(config, ready_file))
+
+
+async def _main(config: ActConfig, ready_file: Path | None) -> int:
+    metrics = Metrics()
+    board = StatusBoard("actors", metrics)
+    pool_id = config.pool_id or platform.node() or "pool"
+    stopped_by = _stop_on_signals()
+    with _services(config, metrics, board, pool_id, ready_file):
+        try:
+            await _play(config, pool_id, metrics, board)
+        except asyncio.CancelledError:
+            if not stopped_by:
+                raise
+            logger.info("stopped", extra={"signal": stopped_by[0].name})
+            return 128 + stopped_by[0]
+    return 0
+
+
+def _stop_on_signals() -> list[signal.Signals]:
+    """Cancel the current task on SIGTERM and SIGINT; the returned list then holds which one it was."""
+    received: list[signal.Signals] = []
+    task = asyncio.current_task()
+
+    def stop(number: signal.Signals) -> None:
+        if not received and task is not None:
+            received.append(number)
+            task.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    return received
+
+
+@contextlib.contextmanager
+def _services(
+    config: ActConfig, metrics: Metrics, board: StatusBoard, pool_id: str, ready_file: Path | None
+) -> Iterator[None]:
+    """Status, /metrics and the ready file."""
+    with contextlib.ExitStack() as stack:
+        status = StatusServer(board, port=config.status_port)
+        stack.callback(status.close)
+        facts: dict[str, object] = {"status_address": status.address, "pool_id": pool_id}
+        if config.metrics_port is not None:
+            server = MetricsServer(metrics, port=config.metrics_port, setting="act.metrics_port")
+            stack.callback(server.close)
+            facts["metrics_address"] = f"127.0.0.1:{server.port}"
+        write_ready(ready_file, facts)
+        yield
+
+
+async def _play(config: ActConfig, pool_id: str, metrics: Metrics, board: StatusBoard) -> None:
+    renderer = load_tag_renderer(
+        config.renderer.tokenizer, max_observation_tokens=config.renderer.max_observation_tokens
+    )
+    spool = Spool(config.run_dir / "spool" / pool_id)
+    engines = EngineRegistry()
+    options = PoolOptions(
+        pool_id=pool_id,
+        incarnation=secrets.token_hex(6),
+        num_actors=config.num_actors,
+        learner_budget_s=config.dispatch.budget_s,
+        max_unacked=config.dispatch.max_unacked,
+        resend_s=config.dispatch.resend_s,
+        tokenizer_hash=renderer.tokenizer_hash,
+    )
+    limits = SocketLimits(queue_messages=config.dispatch.queue_messages)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(spool.close)
+        envs = await stack.enter_async_context(EnvClient(config.env_server, board=board))
+        policy = SglangPolicy(
+            config.engine, engines=engines, stop_token_ids=renderer.stop_token_ids, metrics=metrics, board=board
+        )
+        await stack.enter_async_context(policy)
+        link = DispatchDealer(config.dispatch.address, pool_id=pool_id, incarnation=options.incarnation, limits=limits)
+        await stack.enter_async_context(link)
+        rows = stack.enter_context(MetricsFile(config.run_dir / "metrics" / f"actors-{pool_id}.jsonl"))
+        await stack.enter_async_context(_reporting(rows, metrics, config.metrics_interval_s))
+
+        def make_players(pool: ActorPool) -> GroupPlayers:
+            return _group_players(pool, envs, policy, renderer, engines, metrics, config.num_actors)
+
+        pool = ActorPool(
+            options,
+            link=link,
+            engines=engines,
+            make_players=make_players,
+            spool=spool,
+            metrics=metrics,
+            board=board,
+        )
+        await pool.run()
+
+
+def _group_players(
+    pool: ActorPool,
+    envs: EnvClient,
+    policy: SglangPolicy,
+    renderer: TagRenderer,
+    engines: EngineRegistry,
+    metrics: Metrics,
+    num_actors: int,
+) -> GroupPlayers:
+    def make_agent(sampling: SamplingParams, episode_key: str, rules: PlayRules) -> TokenAgent:
+        return TokenAgent(
+            policy,
+            renderer,
+            sampling,
+            episode_key=episode_key,
+            max_episode_tokens=rules.max_episode_tokens,
+            metrics=metrics,
+        )
+
+    return GroupPlayers(
+        actor=Actor(envs, metrics=metrics),
+        make_agent=make_agent,
+        engines=engines,
+        capacity=asyncio.Semaphore(num_actors),
+        submit=pool.submit,
+        on_freed=pool.wants_more,
+        tokenizer_hash=renderer.tokenizer_hash,
+        metrics=metrics,
+    )
+
+
+@contextlib.asynccontextmanager
+async def _reporting(rows: MetricsFile, metrics: Metrics, interval_s: float) -> AsyncIterator[None]:
+    """Write a row of all values per interval, on the axis of finished episodes, and one at the end."""
+
+    def write() -> None:
+        values = metrics.snapshot()
+        rows.write("num_finished_episodes", int(values.get("actors/episode/num_finished", 0)), values)
+
+    async def write_rows() -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            write()
+
+    task = asyncio.create_task(write_rows(), name="metrics-rows")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        write()

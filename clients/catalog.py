@@ -1,0 +1,102 @@
+"""What an env server says about itself, its environments and their tasks, as records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from longturn.codec import task_from_proto
+from longturn.records import Task
+from longturn.v1 import environment_pb2
+
+NONE = environment_pb2.DETERMINISM_NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerInfo:
+    """Who answers, and the limits that a client must keep."""
+
+    server_id: str
+    protocol_version: str
+    package_version: str
+    capabilities: tuple[str, ...]
+    max_message_bytes: int
+    max_episodes: int
+    lease_s: float
+    """Time without a call after which an episode is reaped; 0: never."""
+    forbid_privileged: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentInfo:
+    """What an environment offers. Fields as in environment.proto."""
+
+    name: str
+    version: str
+    data_hash: str
+    action_format: str
+    max_turns: int
+    score_min: float
+    score_max: float
+    splits: tuple[str, ...]
+    is_reproducible: bool
+    """False for DETERMINISM_NONE: equal starts may then look different."""
+    has_oracle: bool
+    has_progress: bool
+    description: str
+    licence: str
+    knobs: Mapping[str, str]
+    """What each knob does, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskInfo:
+    """One task as listed."""
+
+    task: Task
+    kind: str
+    score_max: float | None
+
+
+def server_info_from_proto(message: environment_pb2.GetServerInfoResponse) -> ServerInfo:
+    """Build the record of a server."""
+    limits = message.limits
+    return ServerInfo(
+        server_id=message.server_id,
+        protocol_version=message.protocol_version,
+        package_version=message.package_version,
+        capabilities=tuple(message.capabilities),
+        max_message_bytes=limits.max_message_bytes,
+        max_episodes=limits.max_episodes,
+        lease_s=limits.lease.ToTimedelta().total_seconds() if limits.HasField("lease") else 0.0,
+        forbid_privileged=limits.forbid_privileged,
+    )
+
+
+def environment_from_proto(message: environment_pb2.EnvironmentInfo) -> EnvironmentInfo:
+    """Build the record of an environment."""
+    return EnvironmentInfo(
+        name=message.name,
+        version=message.version,
+        data_hash=message.data_hash,
+        action_format=message.action_format,
+        max_turns=message.max_turns,
+        score_min=message.score_min,
+        score_max=message.score_max,
+        splits=tuple(message.splits),
+        is_reproducible=message.determinism != NONE,
+        has_oracle=message.has_oracle,
+        has_progress=message.has_progress,
+        description=message.description,
+        licence=message.licence,
+        knobs={knob.name: knob.description for knob in message.knobs},
+    )
+
+
+def task_info_from_proto(message: environment_pb2.TaskInfo) -> TaskInfo:
+    """Build the record of a listed task."""
+    return TaskInfo(
+        task=task_from_proto(message.task),
+        kind=message.kind,
+        score_max=message.score_max if message.HasField("score_max") else None,
+    )

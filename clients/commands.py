@@ -1,0 +1,339 @@
+"""`longturn act`, `eval`, `play` and `envs`. Imports are light: every `longturn --help` loads this module."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clients.config import ActConfig, EvalConfig
+from longturn.config import load_config
+from longturn.errors import ConfigError
+from longturn.logs import LogFormat, configure_logging
+from longturn.options import ConfigPath, DryRun, LogFormatOption, Overrides, ReadyFile, begin
+from longturn.records import KnobValue
+
+if TYPE_CHECKING:
+    from clients.evaluate import PanelChoice
+    from clients.evaluation import Evaluation
+
+Server = Annotated[str | None, typer.Option("--server", help="host:port of the env server.")]
+TaskFile = Annotated[Path | None, typer.Option("--tasks", help="Task file (JSONL); or name --env and --split.")]
+Environment = Annotated[str, typer.Option("--env", help="Environment whose tasks are listed.")]
+Split = Annotated[str, typer.Option("--split", help="Split of the environment.")]
+Filters = Annotated[list[str] | None, typer.Option("--filter", help="name=value a task must have; repeatable.")]
+Skip = Annotated[int, typer.Option("--skip", min=0, help="Leave out the first so many tasks.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Most tasks.")]
+TaskSeed = Annotated[int, typer.Option("--task-seed", min=0, help="Seed of the episodes of listed tasks.")]
+MaxTurns = Annotated[int, typer.Option("--max-turns", min=0, help="Turn limit; 0: the environment's.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the policy.")]
+Concurrency = Annotated[int, typer.Option("--concurrency", min=1, help="Episodes at once.")]
+PolicySettings = Annotated[
+    list[str] | None, typer.Option("--policy-set", help="name=value of the policy's own settings; repeatable.")
+]
+
+
+def act(
+    config_path: ConfigPath = None,
+    overrides: Overrides = None,
+    dry_run: DryRun = False,
+    ready_file: ReadyFile = None,
+    log_format: LogFormatOption = LogFormat.PRETTY,
+    record: Annotated[
+        Path | None, typer.Option("--record", help="Record demonstrations into this file instead of joining a run.")
+    ] = None,
+    policy: Annotated[str, typer.Option("--policy", help="Who demonstrates; with --record.")] = "oracle",
+    policy_settings: PolicySettings = None,
+    server: Server = None,
+    tasks: TaskFile = None,
+    num_episodes: Annotated[
+        int | None, typer.Option("--num-episodes", min=1, help="Demonstrations; default: one per task.")
+    ] = None,
+    max_turns: MaxTurns = 0,
+    seed: Seed = 0,
+    with_progress: Annotated[bool, typer.Option("--with-progress", help="Record progress too.")] = False,
+) -> None:
+    """Play episodes for a learner, or record demonstrations with --record."""
+    overrides = [*(overrides or []), *([f"env_server.address={server}"] if server else [])]
+    config = begin(
+        ActConfig, table="act", path=config_path, overrides=overrides, dry_run=dry_run, log_format=log_format
+    )
+    if record is None:
+        from clients.act import run_pool  # after parsing: --help must not wait for grpc and the tokenizer
+
+        raise typer.Exit(run_pool(config, ready_file=ready_file))
+    if tasks is None:
+        raise ConfigError("--record needs --tasks FILE; write one with `longturn envs tasks --out FILE`")
+    _record(
+        config,
+        record,
+        policy=policy,
+        settings=_settings(policy_settings),
+        tasks=tasks,
+        num_episodes=num_episodes,
+        max_turns=max_turns,
+        seed=seed,
+        with_progress=with_progress,
+    )
+
+
+def _record(
+    config: ActConfig,
+    path: Path,
+    *,
+    policy: str,
+    settings: dict[str, KnobValue],
+    tasks: Path,
+    num_episodes: int | None,
+    max_turns: int,
+    seed: int,
+    with_progress: bool,
+) -> None:
+    from clients.panel import PanelOptions
+    from clients.policies.selection import make_text_policy
+    from clients.progress import episode_progress
+    from clients.recording import record
+    from longturn.task_file import read_tasks
+
+    entries = read_tasks(tasks)
+    options = PanelOptions(seed=seed, concurrency=config.num_actors, max_turns=max_turns, with_progress=with_progress)
+    count = num_episodes or len(entries)
+    with episode_progress(f"recording {policy}") as progress:
+        progress.expect(count)
+        work = record(
+            path,
+            entries,
+            make_text_policy(policy, settings),
+            num_episodes=count,
+            env_server=config.env_server,
+            options=options,
+            on_outcome=progress.add,
+        )
+        evaluation = asyncio.run(work)
+    _show(evaluation, title=f"{count} demonstrations by {policy} in {path}")
+
+
+def evaluate(
+    policy: Annotated[
+        str, typer.Option("--policy", help="random, oracle, scripted:FILE, a demonstrator, or engine addresses.")
+    ],
+    config_path: ConfigPath = None,
+    overrides: Overrides = None,
+    log_format: LogFormatOption = LogFormat.PRETTY,
+    server: Server = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option("--tokenizer", help="tokenizer.json or its folder; needed for engines.")
+    ] = None,
+    api_key: Annotated[
+        str, typer.Option("--api-key", envvar="LONGTURN_ENGINE_KEY", help="The engines' key.", show_envvar=True)
+    ] = "",
+    policy_settings: PolicySettings = None,
+    tasks: TaskFile = None,
+    environment: Environment = "",
+    split: Split = "test",
+    filters: Filters = None,
+    skip: Skip = 0,
+    limit: Limit = None,
+    task_seed: TaskSeed = 0,
+    temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0: greedy.")] = 1.0,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Most tokens per turn.")] = 64,
+    max_episode_tokens: Annotated[
+        int, typer.Option("--max-episode-tokens", min=0, help="Most tokens per episode; 0: no limit.")
+    ] = 0,
+    max_turns: MaxTurns = 0,
+    concurrency: Concurrency = 32,
+    seed: Seed = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="Write totals and every episode to this JSON file.")] = None,
+    record: Annotated[Path | None, typer.Option("--record", help="Write the trajectories to this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+) -> None:
+    """Play a fixed panel once and print success with its 95 % Wilson interval."""
+    from clients.evaluate import PolicyChoice, run_evaluation, write_results, write_trajectories
+    from clients.panel import PanelOptions
+    from clients.progress import episode_progress
+
+    config = _eval_config(config_path, overrides, server, tokenizer, log_format)
+    panel = _panel(tasks, environment, split, filters, skip=skip, limit=limit, task_seed=task_seed)
+    choice = PolicyChoice(
+        name=policy,
+        settings=_settings(policy_settings),
+        temperature=temperature,
+        max_new_tokens=max_new_tokens,
+        max_episode_tokens=max_episode_tokens,
+        api_key=api_key,
+    )
+    options = PanelOptions(seed=seed, concurrency=concurrency, max_turns=max_turns)
+    with episode_progress(f"evaluating {policy}") as progress:
+        work = run_evaluation(config, choice, panel, options, on_start=progress.expect, on_outcome=progress.add)
+        evaluation, outcomes = asyncio.run(work)
+    facts: dict[str, object] = {"policy": policy, "temperature": temperature, "seed": seed, "max_turns": max_turns}
+    if out is not None:
+        write_results(out, evaluation, outcomes, facts)
+    if record is not None:
+        write_trajectories(record, outcomes)
+    if as_json:
+        typer.echo(json.dumps({**facts, **evaluation.to_json()}))
+    else:
+        _show(evaluation, title=f"{policy} at temperature {temperature:g}")
+    if evaluation.failed:
+        raise typer.Exit(1)
+
+
+def play(
+    environment: Annotated[str, typer.Option("--env", help="Environment to play.")],
+    task_id: Annotated[str, typer.Option("--task", help="Task id; default: the first of the split.")] = "",
+    split: Split = "train",
+    filters: Filters = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the episode.")] = 0,
+    max_turns: MaxTurns = 0,
+    oracle: Annotated[bool, typer.Option("--oracle", help="Show what the environment's expert would do.")] = False,
+    config_path: ConfigPath = None,
+    overrides: Overrides = None,
+    server: Server = None,
+) -> None:
+    """Play a game by hand."""
+    from clients.play import play_by_hand
+
+    config = _eval_config(config_path, overrides, server, None, LogFormat.PRETTY)
+    play_by_hand(
+        config.env_server,
+        environment=environment,
+        task_id=task_id,
+        split=split,
+        filters=_pairs(filters, "--filter"),
+        seed=seed,
+        max_turns=max_turns,
+        with_oracle=oracle,
+    )
+
+
+envs = typer.Typer(name="envs", help="What an env server offers.", no_args_is_help=True, add_completion=False)
+
+
+@envs.command("list")
+def list_environments(
+    server: Server = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    config_path: ConfigPath = None,
+    overrides: Overrides = None,
+) -> None:
+    """List the environments of a server."""
+    from clients.listing import show_environments
+
+    config = _eval_config(config_path, overrides, server, None, LogFormat.PRETTY)
+    show_environments(config.env_server, as_json=as_json)
+
+
+@envs.command("tasks")
+def list_tasks(
+    environment: Annotated[str, typer.Option("--env", help="Environment.")],
+    split: Split = "train",
+    filters: Filters = None,
+    skip: Skip = 0,
+    limit: Limit = None,
+    task_seed: TaskSeed = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="Write a task file; default: print it.")] = None,
+    append: Annotated[bool, typer.Option("--append", help="Add to the file instead of replacing it.")] = False,
+    server: Server = None,
+    config_path: ConfigPath = None,
+    overrides: Overrides = None,
+) -> None:
+    """List tasks as the lines of a task file."""
+    from clients.listing import write_entries
+
+    config = _eval_config(config_path, overrides, server, None, LogFormat.PRETTY)
+    panel = _panel(None, environment, split, filters, skip=skip, limit=limit, task_seed=task_seed)
+    write_entries(config.env_server, panel, out=out, append=append)
+
+
+@envs.command("prepare")
+def prepare_tasks(
+    tasks: Annotated[Path, typer.Option("--tasks", help="Task file (JSONL).")],
+    concurrency: Concurrency = 4,
+    server: Server = None,
+    config_path: ConfigPath = None,
+    overrides: Overrides = None,
+) -> None:
+    """Have the server make everything that a task file's episodes need, such as generated games."""
+    from clients.listing import prepare
+    from longturn.task_file import read_tasks
+
+    config = _eval_config(config_path, overrides, server, None, LogFormat.PRETTY)
+    prepare(config.env_server, read_tasks(tasks), concurrency=concurrency)
+
+
+def _eval_config(
+    path: Path | None,
+    overrides: Sequence[str] | None,
+    server: str | None,
+    tokenizer: Path | None,
+    log_format: LogFormat,
+) -> EvalConfig:
+    chosen = list(overrides or [])
+    if server:
+        chosen.append(f"env_server.address={server}")
+    if tokenizer:
+        chosen.append(f"renderer.tokenizer={json.dumps(str(tokenizer))}")
+    configure_logging(log_format, daemon="eval")
+    return load_config(EvalConfig, table="eval", path=path, overrides=chosen)
+
+
+def _panel(
+    tasks: Path | None,
+    environment: str,
+    split: str,
+    filters: Sequence[str] | None,
+    *,
+    skip: int,
+    limit: int | None,
+    task_seed: int,
+) -> PanelChoice:
+    from clients.evaluate import PanelChoice
+    from longturn.task_file import read_tasks
+
+    if tasks is None and not environment:
+        raise ConfigError("name what to play: --tasks FILE, or --env NAME with --split and --filter")
+    return PanelChoice(
+        tasks=read_tasks(tasks) if tasks else (),
+        environment=environment,
+        split=split,
+        filters=_pairs(filters, "--filter"),
+        skip=skip,
+        limit=limit,
+        task_seed=task_seed,
+    )
+
+
+def _pairs(texts: Sequence[str] | None, option: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in texts or ():
+        name, separator, value = text.partition("=")
+        if not separator or not name:
+            raise ConfigError(f"{option} {text!r} has not the form name=value")
+        pairs[name] = value
+    return pairs
+
+
+def _settings(texts: Sequence[str] | None) -> dict[str, KnobValue]:
+    return {name: _value(text) for name, text in _pairs(texts, "--policy-set").items()}
+
+
+def _value(text: str) -> KnobValue:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, bool | int | float | str) else text
+
+
+def _show(evaluation: Evaluation, *, title: str) -> None:
+    from rich.console import Console
+
+    from clients.progress import score_table
+
+    Console(file=sys.stdout).print(score_table(evaluation, title=title))

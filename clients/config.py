@@ -1,0 +1,111 @@
+"""Settings of everything that holds a connection. Tables: `env_server` and the rest inside `[act]` and `[eval]`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, SecretStr
+
+from longturn.config import Config
+
+
+class EnvClientConfig(Config):
+    """How to reach an env server, and how patient to be."""
+
+    address: str = "127.0.0.1:50051"
+    """host:port of the env server (`longturn serve`)."""
+    token: SecretStr = SecretStr("")
+    """Bearer token; empty: none is sent."""
+    client_id: str = Field(default="", max_length=128)
+    """Name in the server's limits and logs; empty: made from host and process id."""
+    connect_budget_s: float = Field(default=60.0, gt=0)
+    """How long an absent server is waited for, at the start and after every break."""
+    attempt_timeout_s: float = Field(default=2.5, gt=0)
+    """How long one attempt to reach the server may take."""
+    start_timeout_s: float = Field(default=900.0, gt=0)
+    """How long the first observation may take; games may have to be generated."""
+    step_timeout_s: float = Field(default=300.0, gt=0)
+    """How long a step may take; longer than the server's own step_timeout_s, which ends the episode properly."""
+    call_timeout_s: float = Field(default=30.0, gt=0)
+    """How long any other call may take."""
+    refused_budget_s: float = Field(default=300.0, ge=0)
+    """How long a call is repeated that the server refuses for now (no free episode, too many requests)."""
+    max_message_bytes: int = Field(default=64 * 2**20, ge=4096)
+    """Largest message either way; the server has its own limit."""
+    ping_interval_s: float = Field(default=0.0, ge=0)
+    """Seconds between HTTP/2 pings; 0: none. Leave it off behind proxies that swallow pings."""
+    data_hashes: dict[str, str] = Field(default_factory=dict)
+    """Data hash that each named environment must have; others are pinned when they are first met."""
+
+
+class SglangConfig(Config):
+    """How to ask engines for completions."""
+
+    request_timeout_s: float = Field(default=120.0, gt=0)
+    """How long one request may take; a weight update may freeze it meanwhile."""
+    turn_budget_s: float = Field(default=600.0, gt=0)
+    """How long a turn is tried on one engine or another before its episode is given up."""
+    confirm_wait_s: float = Field(default=30.0, ge=0)
+    """How long a turn waits for the announcement of the version that sampled it before it is discarded."""
+    max_connections: int = Field(default=1024, ge=1)
+    """Most requests in flight."""
+
+
+class RendererConfig(Config):
+    """How observations become tokens."""
+
+    tokenizer: Path = Path("tokenizer.json")
+    """tokenizer.json of the policy, or the folder that holds it."""
+    max_observation_tokens: int = Field(default=512, ge=16)
+    """Longer observations lose their middle, visibly: `[...]` stands for it."""
+
+
+class DispatchConfig(Config):
+    """How to reach the learner."""
+
+    address: str = "ipc://runs/dispatch.sock"
+    """The learner's dispatch address: ipc://PATH or tcp://127.0.0.1:PORT."""
+    budget_s: float = Field(default=600.0, gt=0)
+    """How long a silent learner is waited for, at the start and later."""
+    max_unacked: int = Field(default=256, ge=1)
+    """Finished trajectories that may wait for the learner; beyond that episodes wait too."""
+    resend_s: float = Field(default=10.0, gt=0)
+    """A trajectory without an ack for this long is sent again."""
+    queue_messages: int = Field(default=1024, ge=1)
+    """Most messages waiting per direction."""
+
+
+class ActConfig(Config):
+    """The actor pool (`longturn act`)."""
+
+    pool_id: str = Field(default="", max_length=100)
+    """Name of this pool in its run, the same over restarts; empty: the host's name."""
+    num_actors: int = Field(default=64, ge=1)
+    """Episodes played at once."""
+    run_dir: Path = Path("runs/act")
+    """Where unacknowledged trajectories (spool/) and metrics (metrics/) are kept."""
+    env_server: EnvClientConfig = EnvClientConfig(connect_budget_s=600.0)
+    """The env server to play on."""
+    engine: SglangConfig = SglangConfig()
+    """How engines are asked; which ones, the learner says."""
+    renderer: RendererConfig = RendererConfig()
+    """How prompts are built."""
+    dispatch: DispatchConfig = DispatchConfig()
+    """The learner to play for."""
+    status_port: int = Field(default=0, ge=0)
+    """Port of the status service on loopback; 0 takes a free one."""
+    metrics_port: int | None = Field(default=None, ge=0)
+    """Port of /metrics on loopback; absent: none."""
+    metrics_interval_s: float = Field(default=10.0, gt=0)
+    """Seconds between rows in metrics/."""
+
+
+class EvalConfig(Config):
+    """Evaluation (`longturn eval`) and everything else that plays a list of tasks."""
+
+    env_server: EnvClientConfig = EnvClientConfig()
+    """The env server to play on."""
+    engine: SglangConfig = SglangConfig()
+    """How engines are asked."""
+    renderer: RendererConfig = RendererConfig()
+    """How prompts are built."""

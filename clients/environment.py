@@ -1,0 +1,461 @@
+"""Environments behind an address: list them, start episodes, step, end.
+
+    async with EnvClient(EnvClientConfig(address="127.0.0.1:50051")) as envs:
+        episode = await envs.start(Task(environment="textworld", task_id="..."), seed=7)
+        result = episode.initial
+        while not result.status.is_final:
+            result = await episode.step(choose(result.observation))
+
+All episodes of a client share one Play stream (`clients.play_stream`). A broken stream or a restarted server is
+survived: episodes are attached again and unanswered steps are repeated under the same turn_index, exactly once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import platform
+import random
+import secrets
+import time
+from collections.abc import Awaitable, Mapping
+from types import TracebackType
+from typing import TypeVar
+
+import grpc
+
+from clients.calls import Backoff, Peer, error_from_call, error_from_rpc, until_answered
+from clients.catalog import (
+    EnvironmentInfo,
+    ServerInfo,
+    TaskInfo,
+    environment_from_proto,
+    server_info_from_proto,
+    task_info_from_proto,
+)
+from clients.config import EnvClientConfig
+from clients.play_stream import OwnedEpisode, PlayCallType, PlayStream
+from longturn.codec import end_cause_to_proto, step_result_from_proto, task_to_proto
+from longturn.errors import CallRefusedError, ConfigError, EpisodeLostError, LongturnError
+from longturn.records import EndCause, StepResult, Task
+from longturn.status import StatusBoard
+from longturn.v1 import environment_pb2, environment_pb2_grpc
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PROTOCOL_VERSION = "1"
+"""Version of the environment protocol that this client speaks."""
+
+_PAGE_SIZE = 1000
+_KEEP_ALIVE_PAGE = 5000
+
+
+class RemoteEpisode:
+    """One episode, owned by whoever holds this object: its lease is kept while the object lives."""
+
+    __slots__ = (
+        "__weakref__",
+        "_client",
+        "data_hash",
+        "environment_version",
+        "episode_id",
+        "episode_token",
+        "initial",
+        "last",
+        "max_turns",
+        "turn_index",
+    )
+
+    def __init__(
+        self,
+        client: EnvClient,
+        *,
+        episode_id: str,
+        episode_token: str,
+        last: StepResult,
+        environment_version: str = "",
+        data_hash: str = "",
+        max_turns: int = 0,
+    ) -> None:
+        self._client = client
+        self.episode_id = episode_id
+        self.episode_token = episode_token
+        self.initial = last
+        """What the start, or the attach, returned."""
+        self.last = last
+        self.turn_index = last.turn_index
+        self.environment_version = environment_version
+        self.data_hash = data_hash
+        self.max_turns = max_turns
+        """Turn limit in force; 0 if unknown (attached)."""
+
+    async def step(self, action: str) -> StepResult:
+        """Apply one action and return what it left behind.
+
+        A bad action is a result with `action_valid` false. Raises EpisodeLostError or EpisodeMovedError if the episode
+        is gone, CallRefusedError if the call was wrong, UnreachableError if the server did not answer in time; after
+        that the same action may be sent again and is applied once.
+        """
+        result = await self._client.step_episode(self, action)
+        self.last = result
+        self.turn_index = result.turn_index
+        return result
+
+    async def end(self, cause: EndCause = EndCause.CLIENT_REQUEST) -> StepResult:
+        """End the episode and return its final state; an episode that is over keeps its status."""
+        self.last = await self._client.end_episode(self, cause)
+        return self.last
+
+    def abandon(self, cause: EndCause) -> None:
+        """Ask the server to end the episode without waiting for the answer; for use while being cancelled."""
+        self._client.abandon_episode(self, cause)
+
+
+class EnvClient:
+    """A connection to one env server. Use it as an async context manager; one event loop only."""
+
+    def __init__(self, config: EnvClientConfig, *, board: StatusBoard | None = None) -> None:
+        self._config = config
+        self._board = board
+        self._peer = Peer(
+            name="env_server", address=config.address, setting="env_server.address", command="longturn serve"
+        )
+        token = config.token.get_secret_value()
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._client_id = config.client_id or f"{platform.node()}-{os.getpid()}-{secrets.token_hex(3)}"[:128]
+        self._data_hashes = dict(config.data_hashes)
+        self._background: list[asyncio.Task[None]] = []
+        self._info: ServerInfo | None = None
+        self._environments: dict[str, EnvironmentInfo] | None = None
+
+    async def __aenter__(self) -> EnvClient:
+        """Connect; raise UnreachableError once `connect_budget_s` is spent, ConfigError on a protocol mismatch."""
+        self._channel = grpc.aio.insecure_channel(self._config.address, options=_channel_options(self._config))
+        self._stub = environment_pb2_grpc.EnvironmentServiceStub(self._channel)
+        try:
+            await self._connect()
+        except BaseException:
+            await self._channel.close()
+            raise
+        self._stream = PlayStream(
+            connect=self._connect,
+            open_stream=self._open_stream,
+            peer=self._peer,
+            max_message_bytes=min(self._config.max_message_bytes, self.server_info.max_message_bytes or 2**63),
+            reattach_timeout_s=self._config.start_timeout_s,
+        )
+        self._stream.start()
+        self._background = [asyncio.create_task(self._keep_alive(), name="keep-alive")]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._stream.close()
+        await self._channel.close()
+
+    @property
+    def address(self) -> str:
+        """Where the server is."""
+        return self._config.address
+
+    @property
+    def num_reconnects(self) -> int:
+        """How often the stream had to be opened again."""
+        return self._stream.num_reconnects
+
+    @property
+    def server_info(self) -> ServerInfo:
+        """Who answered last."""
+        if self._info is None:
+            raise RuntimeError("EnvClient is used outside its `async with`")
+        return self._info
+
+    async def list_environments(self) -> tuple[EnvironmentInfo, ...]:
+        """The environments of the server, by name."""
+        reply = await self._unary(
+            self._stub.ListEnvironments(
+                environment_pb2.ListEnvironmentsRequest(),
+                timeout=self._config.call_timeout_s,
+                metadata=self._metadata,
+            )
+        )
+        return tuple(environment_from_proto(message) for message in reply.environments)
+
+    async def environment(self, name: str) -> EnvironmentInfo:
+        """One environment; raise CallRefusedError naming those that exist if there is none of this name."""
+        if self._environments is None:
+            self._environments = {info.name: info for info in await self.list_environments()}
+        if name not in self._environments:
+            known = ", ".join(self._environments)
+            raise CallRefusedError(f"no environment {name!r}; this server has {known}", reason="UNKNOWN_ENVIRONMENT")
+        return self._environments[name]
+
+    async def list_tasks(
+        self, environment: str, split: str, *, filters: Mapping[str, str] | None = None, limit: int | None = None
+    ) -> tuple[TaskInfo, ...]:
+        """Tasks of a split in the server's order, at most `limit`."""
+        tasks: list[TaskInfo] = []
+        token = ""
+        while limit is None or len(tasks) < limit:
+            page_size = _PAGE_SIZE if limit is None else min(_PAGE_SIZE, limit - len(tasks))
+            request = environment_pb2.ListTasksRequest(
+                environment=environment, split=split, filters=filters or {}, page_size=page_size, page_token=token
+            )
+            call = self._stub.ListTasks(request, timeout=self._config.call_timeout_s, metadata=self._metadata)
+            reply = await self._unary(call)
+            tasks.extend(task_info_from_proto(message) for message in reply.tasks)
+            token = reply.next_page_token
+            if not token:
+                break
+        return tuple(tasks[:limit])
+
+    async def start(
+        self,
+        task: Task,
+        *,
+        seed: int = 0,
+        max_turns: int = 0,
+        with_progress: bool = False,
+        with_oracle: bool = False,
+    ) -> RemoteEpisode:
+        """Start an episode; `max_turns` 0 takes the environment's limit.
+
+        Waits `refused_budget_s` for a free place. Raises CallRefusedError if the task is refused, ConfigError if the
+        environment's data is not the pinned one.
+        """
+        request = environment_pb2.StartEpisodeRequest(
+            request_id=secrets.token_hex(16),
+            task=task_to_proto(task),
+            seed=seed,
+            max_turns=max_turns,
+            with_progress=with_progress,
+            with_oracle=with_oracle,
+            client_id=self._client_id,
+        )
+        call = environment_pb2.PlayCall(start=request)
+        timeout_s = self._config.start_timeout_s
+        future = self._stream.send(call, timeout_s=timeout_s)
+        try:
+            reply = await asyncio.shield(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(self._end_unwanted)
+            raise
+        if reply.WhichOneof("reply") == "error":
+            reply = await self._repeat(call, reply, timeout_s=timeout_s, episode_id="")
+        episode = self._started(reply.start)
+        self._check_data(task.environment, episode)
+        self._keep(episode)
+        return episode
+
+    async def attach(self, episode_id: str, episode_token: str) -> RemoteEpisode:
+        """Take an episode over, from another process or an earlier life."""
+        request = environment_pb2.AttachRequest(episode_id=episode_id, episode_token=episode_token)
+        call = environment_pb2.PlayCall(attach=request)
+        reply = (await self._ask(call, timeout_s=self._config.start_timeout_s)).attach
+        last = step_result_from_proto(reply.last)
+        episode = RemoteEpisode(self, episode_id=episode_id, episode_token=episode_token, last=last)
+        self._keep(episode)
+        return episode
+
+    async def get(self, episode: RemoteEpisode) -> environment_pb2.GetEpisodeResponse:
+        """The server's own account of an episode, with its transcript."""
+        request = environment_pb2.GetEpisodeRequest(
+            episode_id=episode.episode_id, episode_token=episode.episode_token, with_transcript=True
+        )
+        return await self._unary(
+            self._stub.GetEpisode(request, timeout=self._config.call_timeout_s, metadata=self._metadata)
+        )
+
+    async def step_episode(self, episode: RemoteEpisode, action: str) -> StepResult:
+        """See `RemoteEpisode.step`."""
+        call = environment_pb2.PlayCall(
+            step=environment_pb2.StepRequest(
+                episode_id=episode.episode_id,
+                episode_token=episode.episode_token,
+                turn_index=episode.turn_index,
+                action=action,
+            )
+        )
+        timeout_s = self._config.step_timeout_s
+        try:
+            reply = await self._stream.send(call, timeout_s=timeout_s, episode_id=episode.episode_id)
+            if reply.WhichOneof("reply") == "error":
+                reply = await self._repeat(call, reply, timeout_s=timeout_s, episode_id=episode.episode_id)
+        except EpisodeLostError:
+            self._stream.disown(episode.episode_id)
+            raise
+        result = step_result_from_proto(reply.step)
+        if result.status.is_final:
+            self._stream.disown(episode.episode_id)
+        return result
+
+    async def end_episode(self, episode: RemoteEpisode, cause: EndCause) -> StepResult:
+        """See `RemoteEpisode.end`."""
+        self._stream.disown(episode.episode_id)
+        call = _end_call(episode, cause)
+        reply = await self._ask(call, timeout_s=self._config.call_timeout_s, episode_id=episode.episode_id)
+        return step_result_from_proto(reply.end.result)
+
+    def abandon_episode(self, episode: RemoteEpisode, cause: EndCause) -> None:
+        """See `RemoteEpisode.abandon`."""
+        self._stream.disown(episode.episode_id)
+        future = self._stream.send(_end_call(episode, cause), timeout_s=self._config.call_timeout_s)
+        future.add_done_callback(_forget)
+
+    def _started(self, reply: environment_pb2.StartEpisodeResponse) -> RemoteEpisode:
+        return RemoteEpisode(
+            self,
+            episode_id=reply.episode_id,
+            episode_token=reply.episode_token,
+            last=step_result_from_proto(reply.result),
+            environment_version=reply.environment_version,
+            data_hash=reply.data_hash,
+            max_turns=reply.max_turns,
+        )
+
+    def _end_unwanted(self, future: asyncio.Future[environment_pb2.PlayReply]) -> None:
+        """The task that asked for a start is gone: end the episode as soon as the server names it."""
+        if future.cancelled() or future.exception() is not None or future.result().HasField("error"):
+            return
+        self.abandon_episode(self._started(future.result().start), EndCause.CLIENT_REQUEST)
+
+    def _keep(self, episode: RemoteEpisode) -> None:
+        if not episode.last.status.is_final:
+            self._stream.own(episode)
+
+    async def _ask(
+        self, call: environment_pb2.PlayCall, *, timeout_s: float, episode_id: str = ""
+    ) -> environment_pb2.PlayReply:
+        reply = await self._stream.send(call, timeout_s=timeout_s, episode_id=episode_id)
+        if reply.WhichOneof("reply") == "error":
+            return await self._repeat(call, reply, timeout_s=timeout_s, episode_id=episode_id)
+        return reply
+
+    async def _repeat(
+        self, call: environment_pb2.PlayCall, reply: environment_pb2.PlayReply, *, timeout_s: float, episode_id: str
+    ) -> environment_pb2.PlayReply:
+        """Repeat a call that was refused for now, as often as the server asks and the budget allows."""
+        started_s = time.monotonic()
+        with contextlib.ExitStack() as stack:
+            while reply.WhichOneof("reply") == "error":
+                error = error_from_call(reply.error)
+                delay_s = _retry_delay_s(error)
+                left_s = self._config.refused_budget_s - (time.monotonic() - started_s)
+                if delay_s is None or delay_s > left_s:
+                    raise error
+                if self._board is not None:
+                    reason = f"{error.reason}: {error}"
+                    budget_s = self._config.refused_budget_s
+                    stack.enter_context(self._board.waiting("env_server", reason, budget_s=budget_s))
+                await asyncio.sleep(delay_s)
+                again = environment_pb2.PlayCall()
+                again.CopyFrom(call)
+                reply = await self._stream.send(again, timeout_s=timeout_s, episode_id=episode_id)
+        return reply
+
+    async def _unary(self, call: Awaitable[T]) -> T:
+        try:
+            return await call
+        except grpc.aio.AioRpcError as error:
+            raise error_from_rpc(error, self._peer) from error
+
+    async def _connect(self) -> None:
+        self._info = await until_answered(
+            self._ask_info,
+            peer=self._peer,
+            budget_s=self._config.connect_budget_s,
+            backoff=Backoff(),
+            board=self._board,
+        )
+        if self._info.protocol_version != PROTOCOL_VERSION:
+            raise ConfigError(
+                f"the env server at {self.address} speaks protocol {self._info.protocol_version!r}, this client "
+                f"{PROTOCOL_VERSION!r}; install the same longturn version on both sides",
+                reason="PROTOCOL_MISMATCH",
+            )
+
+    async def _ask_info(self) -> ServerInfo:
+        request = environment_pb2.GetServerInfoRequest(protocol_version=PROTOCOL_VERSION)
+        call = self._stub.GetServerInfo(
+            request, timeout=self._config.attempt_timeout_s, metadata=self._metadata, wait_for_ready=False
+        )
+        return server_info_from_proto(await self._unary(call))
+
+    def _open_stream(self) -> PlayCallType:
+        return self._stub.Play(metadata=self._metadata)
+
+    def _check_data(self, environment: str, episode: RemoteEpisode) -> None:
+        pinned = self._data_hashes.setdefault(environment, episode.data_hash)
+        if pinned != episode.data_hash:
+            self.abandon_episode(episode, EndCause.CLIENT_REQUEST)
+            raise ConfigError(
+                f"the data of environment {environment!r} at {self.address} changed: hash {episode.data_hash} instead "
+                f"of {pinned}; serve the pinned data, or set env_server.data_hashes.{environment} and start a new run",
+                reason="DATA_CHANGED",
+            )
+
+    async def _keep_alive(self) -> None:
+        while self.server_info.lease_s > 0:
+            await asyncio.sleep(self.server_info.lease_s / 3)
+            episodes = self._stream.owned()
+            for start in range(0, len(episodes), _KEEP_ALIVE_PAGE):
+                await self._renew(episodes[start : start + _KEEP_ALIVE_PAGE])
+
+    async def _renew(self, episodes: list[OwnedEpisode]) -> None:
+        references = [
+            environment_pb2.EpisodeReference(episode_id=episode.episode_id, episode_token=episode.episode_token)
+            for episode in episodes
+        ]
+        call = environment_pb2.PlayCall(keep_alive=environment_pb2.KeepAliveRequest(episodes=references))
+        try:
+            reply = await self._ask(call, timeout_s=self._config.call_timeout_s)
+        except LongturnError as error:
+            logger.warning("leases were not renewed", extra={"reason": error.reason, "cause": str(error)})
+            return
+        if reply.keep_alive.lost_episode_ids:
+            # Their owners hear it with their next step; episodes that ended meanwhile are among them.
+            logger.info("episodes gone", extra={"num_episodes": len(reply.keep_alive.lost_episode_ids)})
+
+
+def _end_call(episode: RemoteEpisode, cause: EndCause) -> environment_pb2.PlayCall:
+    return environment_pb2.PlayCall(
+        end=environment_pb2.EndEpisodeRequest(
+            episode_id=episode.episode_id, episode_token=episode.episode_token, cause=end_cause_to_proto(cause)
+        )
+    )
+
+
+def _retry_delay_s(error: LongturnError) -> float | None:
+    """How long to wait before the call is worth repeating, jittered; None: never."""
+    if not isinstance(error, CallRefusedError) or error.retry_after_s is None:
+        return None
+    return error.retry_after_s * random.uniform(1.0, 1.5)
+
+
+def _forget(future: asyncio.Future[environment_pb2.PlayReply]) -> None:
+    if not future.cancelled() and (error := future.exception()) is not None:
+        logger.info("an abandoned episode was not ended", extra={"cause": str(error)})
+
+
+def _channel_options(config: EnvClientConfig) -> list[tuple[str, int]]:
+    options = [
+        ("grpc.max_send_message_length", config.max_message_bytes),
+        ("grpc.max_receive_message_length", config.max_message_bytes),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+        # Channels of one process to one address must not share a connection that another client broke.
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+    if config.ping_interval_s:
+        options.append(("grpc.keepalive_time_ms", int(config.ping_interval_s * 1000)))
+        options.append(("grpc.http2.max_pings_without_data", 0))
+    return options

@@ -1,0 +1,98 @@
+"""The parts behind `longturn envs`: environments, task files, prepared tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from clients.catalog import EnvironmentInfo
+from clients.config import EnvClientConfig
+from clients.environment import EnvClient
+from clients.evaluate import PanelChoice, list_entries
+from clients.leaf import first_leaf
+from clients.progress import EpisodeProgress, episode_progress
+from longturn.errors import LongturnError
+from longturn.records import EndCause
+from longturn.task_file import TaskEntry, read_tasks, task_line, write_tasks
+
+
+def show_environments(config: EnvClientConfig, *, as_json: bool) -> None:
+    """Print what the server offers."""
+    infos = asyncio.run(_environments(config))
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(info) for info in infos]))
+        return
+    table = Table("name", "version", "data hash", "splits", "turns", "score", "oracle", "progress", "action format")
+    for info in infos:
+        table.add_row(
+            info.name,
+            info.version,
+            info.data_hash[:12],
+            " ".join(info.splits),
+            str(info.max_turns),
+            f"{info.score_min:g} to {info.score_max:g}",
+            "yes" if info.has_oracle else "no",
+            "yes" if info.has_progress else "no",
+            info.action_format,
+        )
+    Console().print(table)
+
+
+async def _environments(config: EnvClientConfig) -> tuple[EnvironmentInfo, ...]:
+    async with EnvClient(config) as envs:
+        return await envs.list_environments()
+
+
+def write_entries(config: EnvClientConfig, panel: PanelChoice, *, out: Path | None, append: bool) -> None:
+    """Write or print the lines of a task file."""
+    entries = asyncio.run(_entries(config, panel))
+    if out is None:
+        for entry in entries:
+            typer.echo(task_line(entry))
+        return
+    earlier = read_tasks(out) if append and out.exists() else ()
+    num_written = write_tasks(out, [*earlier, *entries])
+    typer.echo(f"{num_written} tasks in {out}", err=True)
+
+
+async def _entries(config: EnvClientConfig, panel: PanelChoice) -> list[TaskEntry]:
+    async with EnvClient(config) as envs:
+        return await list_entries(envs, panel)
+
+
+def prepare(config: EnvClientConfig, entries: Sequence[TaskEntry], *, concurrency: int) -> None:
+    """Start and end an episode of every entry; the server prepares what a start needs and keeps it."""
+    with episode_progress("preparing tasks") as progress:
+        asyncio.run(_prepare(config, entries, concurrency, progress))
+    typer.echo(f"{len(entries)} tasks prepared", err=True)
+
+
+async def _prepare(
+    config: EnvClientConfig, entries: Sequence[TaskEntry], concurrency: int, progress: EpisodeProgress
+) -> None:
+    progress.expect(len(entries))
+    remaining = iter(entries)
+
+    async def work(envs: EnvClient) -> None:
+        for entry in remaining:
+            episode = await envs.start(entry.task, seed=entry.seed)
+            await episode.end(EndCause.CLIENT_REQUEST)
+            progress.advance()
+
+    failure: LongturnError | None = None
+    async with EnvClient(config) as envs:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(min(concurrency, len(entries))):
+                    tasks.create_task(work(envs))
+        except* LongturnError as errors:
+            failure = first_leaf(errors)
+    if failure is not None:
+        raise failure

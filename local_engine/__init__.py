@@ -1,1 +1,1 @@
-"""local_engine package."""
+"""Embedded engine: serves a small model over HTTP in SGLang's dialect."""

@@ -1,0 +1,64 @@
+"""Which waiting request starts next, in which slot, and what it need not compute again."""
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from local_engine.backend import Backend
+from local_engine.request import Request
+from local_engine.slots import SlotTable, leading_equal
+
+# A request waits for another one's prompt only if that saves computing this many tokens.
+WORTH_WAITING_TOKENS = 64
+
+
+class Admission:
+    """Moves requests from the waiting queue into slots, oldest first."""
+
+    def __init__(self, backend: Backend, slots: SlotTable) -> None:
+        self._backend = backend
+        self._slots = slots
+
+    def admit(self, waiting: deque[Request], running: list[Request], *, max_running: int) -> None:
+        """Start as many waiting requests as there are slots.
+
+        A request whose prompt begins with one that is being computed right now stays back for a step or two and then
+        copies the shared part; it never waits for a request that is itself waiting.
+        """
+        held_back: list[Request] = []
+        while waiting and len(running) < max_running:
+            request = waiting[0]
+            tokens = request.all_tokens()
+            offer = self._slots.offer(tokens, namespace=request.namespace, max_reused=request.max_reused)
+            if offer is None:
+                break
+            waiting.popleft()
+            if should_wait(request, offer.num_reused, running):
+                held_back.append(request)
+                continue
+            if offer.copy_from is not None:
+                self._backend.copy_prefix(offer.copy_from, offer.slot, offer.num_reused)
+            self._slots.take(offer, tokens, namespace=request.namespace)
+            request.admit(offer.slot, offer.num_reused)
+            running.append(request)
+        waiting.extendleft(reversed(held_back))
+
+
+def should_wait(request: Request, num_reused: int, running: Sequence[Request]) -> bool:
+    """Whether a running request is about to have a much longer shared prefix than the cache has now."""
+    limit = request.max_reused
+    if limit - num_reused < WORTH_WAITING_TOKENS:
+        return False
+    head = request.prompt[:WORTH_WAITING_TOKENS].tobytes()
+    for leader in running:
+        if leader.num_pending <= 1 or leader.namespace != request.namespace:
+            continue
+        if leader.prompt[:WORTH_WAITING_TOKENS].tobytes() != head:
+            continue
+        num_compared = min(len(leader.prompt), len(request.prompt))
+        equal = leading_equal(leader.prompt[np.newaxis, :num_compared], request.prompt[:num_compared])
+        shared = min(int(equal[0]), limit)
+        if shared - num_reused >= WORTH_WAITING_TOKENS and leader.num_computed < shared:
+            return True
+    return False

@@ -297,6 +297,11 @@ class EpisodeTable:
         self.is_draining = True
         await self._idle.wait()
 
+    @property
+    def num_in_flight(self) -> int:
+        """Starts and steps that are not answered yet."""
+        return self._num_in_flight
+
     def end_call(self) -> None:
         """A start or step is answered."""
         self._num_in_flight -= 1

@@ -1,0 +1,137 @@
+"""Checkpoints: weights, optimizer, random state and trainer state, in safetensors and JSON only.
+
+The newest complete checkpoint alone says what is trained; the ledger is brought in line with it at every start.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from learner.checkpoint_files import (
+    STATE_FILE,
+    CheckpointError,
+    FoundCheckpoint,
+    abandon_after,
+    find_checkpoints,
+    prune,
+    verify,
+    writing,
+)
+from learner.losses.entropy_history import HistoryOptions
+from learner.model import PolicyModel
+from learner.state import TrainerState
+from longturn.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+_OPTIMIZER_FILE = "optimizer.safetensors"
+_RNG_FILE = "rng.safetensors"
+
+
+def save_checkpoint(
+    folder: Path,
+    *,
+    state: TrainerState,
+    model: PolicyModel,
+    optimizer: torch.optim.Optimizer,
+    num_batches: int,
+    keep: int,
+) -> None:
+    """Write a checkpoint of this state unless it exists, then remove old ones."""
+    known = {(found.training_step, found.batches_consumed) for found in find_checkpoints(folder)}
+    if (state.training_step, state.batches_consumed) in known:
+        return
+    with writing(folder, state.training_step, batches_consumed=state.batches_consumed) as partial:
+        model.save(partial)
+        save_file(_optimizer_tensors(model.module, optimizer), partial / _OPTIMIZER_FILE)
+        save_file({"torch": torch.get_rng_state()}, partial / _RNG_FILE)
+        content = {**state.to_json(), "num_batches": num_batches}
+        (partial / STATE_FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
+    prune(folder, keep=keep)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """A checkpoint that was read."""
+
+    path: Path
+    state: TrainerState
+    num_batches: int
+
+
+def choose_checkpoint(folder: Path, resume: str, *, on_damage: str) -> FoundCheckpoint | None:
+    """The checkpoint to start from by the rule `resume`: auto (the newest complete one), never, or a path.
+
+    A damaged one raises CheckpointError, or with `on_damage = previous` is passed over with a warning. Newer ones than
+    the chosen are set aside: their history ends here.
+    """
+    found = find_checkpoints(folder)
+    if resume == "never":
+        if found:
+            raise ConfigError(f"{folder.parent} holds a run; resume it with --resume auto, or name another run folder")
+        return None
+    if resume != "auto":
+        wanted = Path(resume).resolve()
+        found = [checkpoint for checkpoint in found if checkpoint.path.resolve() == wanted]
+        if not found:
+            raise ConfigError(f"--resume {resume} is no complete checkpoint in {folder}")
+    while found:
+        try:
+            verify(found[-1].path)
+        except CheckpointError as error:
+            if on_damage == "error":
+                raise
+            logger.warning("damaged checkpoint passed over", extra={"path": found[-1].path, "error": str(error)})
+            found.pop()
+            continue
+        for moved in abandon_after(folder, found[-1]):
+            logger.warning("newer checkpoint set aside", extra={"path": moved})
+        return found[-1]
+    return None
+
+
+def load_state(chosen: FoundCheckpoint, history_options: HistoryOptions) -> Resumed:
+    """Read the trainer state of a checkpoint; CheckpointError if it does not say what it must."""
+    try:
+        content: dict[str, Any] = json.loads((chosen.path / STATE_FILE).read_text(encoding="utf-8"))
+        return Resumed(
+            path=chosen.path,
+            state=TrainerState.from_json(content, history_options),
+            num_batches=content["num_batches"],
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{chosen.path / STATE_FILE} cannot be read: {error}; it is of another version?"
+        ) from error
+
+
+def restore_optimizer(path: Path, *, model: PolicyModel, optimizer: torch.optim.Optimizer) -> None:
+    """Give the optimizer and torch's generator the state they had."""
+    try:
+        tensors = load_file(path / _OPTIMIZER_FILE)
+        torch.set_rng_state(load_file(path / _RNG_FILE)["torch"])
+    except (OSError, SafetensorError, KeyError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    names = [name for name, _ in model.module.named_parameters()]
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        name, _, part = key.rpartition("/")
+        state.setdefault(names.index(name), {})[part] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _optimizer_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Every tensor of the optimizer under its parameter's name."""
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in module.named_parameters():
+        for part, value in optimizer.state.get(parameter, {}).items():
+            tensors[f"{name}/{part}"] = value.contiguous()
+    return tensors

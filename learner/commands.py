@@ -1,0 +1,42 @@
+"""Commands of the learner. Loads no torch: `--help` and `--dry-run` answer at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from learner.config import LearnConfig
+from longturn.logs import LogFormat
+from longturn.options import ConfigPath, DryRun, LogFormatOption, Overrides, ReadyFile, begin
+
+
+def learn(
+    config: ConfigPath = None,
+    overrides: Overrides = None,
+    resume: Annotated[
+        str, typer.Option("--resume", help="auto: from the newest complete checkpoint; never; or a checkpoint folder.")
+    ] = "auto",
+    imitate: Annotated[
+        Path | None,
+        typer.Option("--imitate", help="Imitate the demonstrations in this file instead of training by reward."),
+    ] = None,
+    ready_file: ReadyFile = None,
+    dry_run: DryRun = False,
+    log_format: LogFormatOption = LogFormat.PRETTY,
+) -> None:
+    """Train a policy from the episodes that actor pools hand in."""
+    if imitate is not None:
+        from learner.imitation.command import imitate as run_imitation
+
+        run_imitation(imitate, config=config, overrides=overrides, dry_run=dry_run, log_format=log_format)
+        return
+    settings = begin(
+        LearnConfig, table="learner", path=config, overrides=overrides, dry_run=dry_run, log_format=log_format
+    )
+    from learner.session import learn as run_learner  # after parsing: it loads torch
+
+    reason = run_learner(settings, resume=resume, ready_file=ready_file)
+    if reason == "STOPPED":
+        raise typer.Exit(130)

@@ -1,0 +1,371 @@
+"""Settings of the learner: the table `[learner]` of a run's TOML file. Loads no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from longturn.config import Config
+
+
+class ModelConfig(Config):
+    """The weights that training starts from."""
+
+    path: Path = Path("model")
+    """Hugging Face folder: config.json, model.safetensors, tokenizer.json."""
+    device: str = "cpu"
+    """Where the learner computes, such as cpu or cuda:0."""
+    num_threads: int = Field(default=1, ge=1)
+    """Threads of torch."""
+    max_row_tokens: int = Field(default=8192, ge=16)
+    """A longer row is an error: the episode budget must lie below."""
+
+
+class TasksConfig(Config):
+    """What is played in the slots."""
+
+    path: Path = Path("tasks/train.jsonl")
+    """Task file."""
+    order: Literal["shuffled", "sequential"] = "shuffled"
+    """New order at every pass through the file, or the order of the file."""
+
+
+class BatchConfig(Config):
+    """Shape of a batch, and how far groups may run ahead of the learner."""
+
+    groups_per_step: int = Field(default=8, ge=1)
+    """Groups of a batch."""
+    group_size: int = Field(default=8, ge=1)
+    """Members of a group."""
+    num_batches: int = Field(default=24, ge=1)
+    """Planned batches of the run; EPO's K and the learning rate's span."""
+    max_policy_lag: int = Field(default=1, ge=0)
+    """Batches that groups may be assigned ahead; 0 is synchronous."""
+    max_slot_failures: int = Field(default=3, ge=1)
+    """Failed groups after which a slot is closed and its batch is short."""
+
+
+class PlayConfig(Config):
+    """How groups are played; sent to all pools."""
+
+    temperature: float = Field(default=1.0, gt=0)
+    """Divides the logits, in sampling and in training alike."""
+    max_new_tokens: int = Field(default=64, ge=1)
+    """Most tokens of a completion."""
+    max_turns: int = Field(default=0, ge=0)
+    """Turn limit; 0 is the environment's own."""
+    max_episode_tokens: int = Field(default=4096, ge=1)
+    """Most tokens of an episode, prompts included."""
+    max_episode_s: float = Field(default=300.0, gt=0)
+    """Wall budget of an episode."""
+    max_group_s: float = Field(default=900.0, gt=0)
+    """Wall budget of a group."""
+    with_progress: bool = True
+    """Whether to ask for the privileged progress that the turn-level term needs."""
+    max_member_retries: int = Field(default=2, ge=0)
+    """Fresh episodes for a member that was aborted, failed or ran out of time."""
+
+
+class DispatchConfig(Config):
+    """The socket that pools connect to."""
+
+    address: str | None = None
+    """ipc://PATH or tcp://127.0.0.1:PORT; absent: a socket file in the run folder."""
+    heartbeat_s: float = Field(default=2.0, gt=0)
+    """Seconds between heartbeats."""
+    pool_timeout_s: float = Field(default=15.0, gt=0)
+    """Silence after which a pool's groups go to another one."""
+    max_message_bytes: int = Field(default=64 * 2**20, ge=1024)
+    """Longest frame."""
+    queue_messages: int = Field(default=1024, ge=1)
+    """Frames that may wait per peer and direction."""
+
+
+class EngineConfig(Config):
+    """One inference engine."""
+
+    url: str
+    """Base address, such as http://127.0.0.1:30000."""
+    api_key_file: Path | None = None
+    """File that holds its key."""
+
+
+class PublishConfig(Config):
+    """How new weights reach the engines."""
+
+    engines: tuple[EngineConfig, ...] = ()
+    """Engines in rotation."""
+    require_engine: bool = True
+    """False: versions are announced without any engine, for pools that need none (replays, scripted policies)."""
+    pause_mode: Literal["in_place", "retract", "abort"] = "retract"
+    """What happens to running requests: keep their cache, recompute it under the new weights, or end them."""
+    cache_rule: Literal["flush", "keep"] = "flush"
+    """Whether cached prefixes of the old weights are dropped."""
+    confirm_timeout_s: float = Field(default=60.0, gt=0)
+    """If no engine confirms a version within this time, the old one stays and an alarm is raised."""
+    connect_timeout_s: float = Field(default=600.0, gt=0)
+    """Budget for the first engine to appear at the start."""
+    check_interval_s: float = Field(default=2.0, gt=0)
+    """How often engines are asked which weights they hold; one that restarted is loaded again."""
+    keep_weights: int = Field(default=3, ge=2)
+    """Newest weight folders that stay on the disk."""
+
+    @model_validator(mode="after")
+    def _cannot_flush_in_place(self) -> PublishConfig:
+        if self.pause_mode == "in_place" and self.cache_rule == "flush":
+            raise ValueError(
+                "pause_mode = in_place keeps the cache of running requests: set cache_rule = keep, or use retract"
+            )
+        return self
+
+
+class OptimizerConfig(Config):
+    """AdamW and its learning rate."""
+
+    learning_rate: float = Field(default=2e-4, gt=0)
+    """Peak rate."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Shape after the warm-up, by training step."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Training steps of linear warm-up."""
+    min_ratio: float = Field(default=0.1, ge=0, le=1)
+    """Last rate of a decay, as a share of the peak."""
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    """Decay of the mean gradient."""
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    """Decay of the mean square."""
+    epsilon: float = Field(default=1e-8, gt=0)
+    """Added to the root."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Decoupled decay."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Gradients are scaled down to this norm."""
+
+
+class RewardConfig(Config):
+    """The shaped return: what the filter and the group statistics see."""
+
+    invalid_action_penalty: float = Field(default=0.0, ge=0)
+    """Taken off per turn whose action the environment refused."""
+    format_penalty: float = Field(default=0.0, ge=0)
+    """Taken off per turn without the required form."""
+
+
+class AdvantageConfig(Config):
+    """Advantages."""
+
+    estimator: str = "grpo"
+    """grpo | dr_grpo | rloo | reinforce."""
+    turn_weight: float = Field(default=1.0, ge=0)
+    """Weight of the turn-level term from privileged progress; 0 is none."""
+    discount: float = Field(default=0.8, ge=0, le=1)
+    """Discount of future progress in the turn-level term."""
+
+
+class SnrConfig(Config):
+    """The filter on groups."""
+
+    filter: Literal["variance_mass", "none"] = "variance_mass"
+    """Rule."""
+    score: Literal["return", "return_plus_turn"] = "return"
+    """What is ranked: the variance of shaped returns, or the larger of it and that of mean gains."""
+    mass: float = Field(default=0.9, gt=0)
+    """Share of the total variance to keep."""
+    success_reward: float = Field(default=1.0, gt=0)
+    """What the environment gives for success."""
+    epsilon: float = Field(default=0.01, ge=0)
+    """Least signal of a batch, in units of success_reward squared."""
+
+
+class OffPolicyConfig(Config):
+    """Correction for data of older weights."""
+
+    mode: Literal["decoupled", "behaviour_ratio", "none"] = "decoupled"
+    """Recomputed proximal logprobs with a capped weight, the plain ratio, or nothing."""
+    cap: float = Field(default=2.0, ge=1)
+    """Upper bound of the weight."""
+    over_cap: Literal["truncate", "drop"] = "truncate"
+    """What happens above it."""
+    accept_bias: bool = False
+    """Allows mode none although max_policy_lag is above 0."""
+
+
+class PpoConfig(Config):
+    """The clipped surrogate. With one update per batch the ratio is 1 and the clip does nothing."""
+
+    clip_low: float = Field(default=0.2, gt=0, le=1)
+    """How far the ratio may fall below 1."""
+    clip_high: float = Field(default=0.28, gt=0)
+    """How far it may rise above 1."""
+    dual_clip: float | None = Field(default=None, gt=1)
+    """Bound at negative advantage; absent: none."""
+    aggregation: Literal["token_mean", "seq_mean_token_mean", "turn_mean", "nested"] = "token_mean"
+    """Which mean the policy loss is."""
+
+
+class EpoConfig(Config):
+    """Entropy bonus and corridor."""
+
+    enabled: bool = True
+    """False: no entropy term at all."""
+    entropy_coefficient: float = Field(default=0.001, ge=0)
+    """lambda."""
+    smooth_coefficient: float | None = Field(default=None, ge=0)
+    """Weight of the smoothing penalty; absent: lambda; 0: the plain bonus."""
+    alpha: float = Field(default=0.1, ge=0)
+    """Scale of the penalty."""
+    kappa_low: float = Field(default=0.0, ge=0)
+    """Lower edge, in multiples of the reference entropy."""
+    kappa_high: float = Field(default=2.0, gt=0)
+    """Upper edge, in multiples of the reference entropy."""
+    gamma: float = Field(default=3.0, ge=0)
+    """Decay of beta_k."""
+    dynamic_weight: bool = True
+    """False keeps beta at 1."""
+    form: Literal["hinge", "indicator"] = "hinge"
+    """Hinge has a gradient, the indicator has none."""
+    average: Literal["nested", "token_mean", "turn_mean"] = "nested"
+    """Which mean both terms are."""
+    history: Literal["cumulative", "sliding", "ema"] = "cumulative"
+    """How past entropies become the reference."""
+    history_window: int = Field(default=10, ge=1)
+    """Steps of a sliding mean."""
+    history_decay: float = Field(default=0.9, ge=0, lt=1)
+    """Decay of an exponential mean."""
+
+
+class CheckpointConfig(Config):
+    """Checkpoints."""
+
+    every: int = Field(default=5, ge=1)
+    """Training steps between two."""
+    keep: int = Field(default=2, ge=1)
+    """Newest checkpoints that stay."""
+    on_damage: Literal["error", "previous"] = "error"
+    """What to do if the newest checkpoint is damaged: stop, or take the one before."""
+
+
+class StopConfig(Config):
+    """When to stop before the planned batches."""
+
+    max_skipped_in_a_row: int = Field(default=10, ge=1)
+    """Rule NO_SIGNAL: that many batches without an update in a row end the run."""
+
+
+class EvaluationConfig(Config):
+    """Evaluation during training, on a fixed panel that is never trained on."""
+
+    every: int = Field(default=0, ge=0)
+    """Training steps between two; 0: never."""
+    path: Path | None = None
+    """Task file of the panel."""
+    num_tasks: int = Field(default=32, ge=1)
+    """First lines of the file that are played."""
+    temperature: float = Field(default=1.0, ge=0)
+    """Temperature; 0 is greedy."""
+    wait_s: float = Field(default=300.0, ge=0)
+    """How long the end of the run waits for evaluations that are still played."""
+
+    @model_validator(mode="after")
+    def _needs_a_panel(self) -> EvaluationConfig:
+        if self.every and self.path is None:
+            raise ValueError("evaluation.every needs evaluation.path, a task file")
+        return self
+
+
+class DiagnosticsConfig(Config):
+    """Whether reasoning still depends on the input (mutual information proxy)."""
+
+    every: int = Field(default=4, ge=0)
+    """Training steps between two; 0: never."""
+    num_samples: int = Field(default=16, ge=2)
+    """Turns that are cross-scored; never compare values of different numbers."""
+
+
+class AlarmConfig(Config):
+    """Limits whose crossing is logged and counted."""
+
+    max_mean_abs_log_weight: float = Field(default=0.1, gt=0)
+    """Mean distance between sampler and trainer, in nats."""
+    min_effective_sample_size: float = Field(default=0.5, gt=0, le=1)
+    """Of the importance weights, as a share."""
+
+
+class ControlConfig(Config):
+    """Switches for control runs; they destroy the signal on purpose."""
+
+    permute_advantages: bool = False
+    """Permute A_group over the batch's trajectories and Z_t over all its turns."""
+
+
+class LearnConfig(Config):
+    """All settings of `longturn learn`."""
+
+    run_dir: Path = Path("runs/default")
+    """Folder of the run: ledger, checkpoints, weights, metrics."""
+    seed: int = Field(default=0, ge=0)
+    """Fixes task order, sampling seeds and every other choice of the learner."""
+    model: ModelConfig = ModelConfig()
+    """Initial weights and where to compute."""
+    tasks: TasksConfig = TasksConfig()
+    """What is played."""
+    batch: BatchConfig = BatchConfig()
+    """Shape of a batch."""
+    play: PlayConfig = PlayConfig()
+    """How it is played."""
+    dispatch: DispatchConfig = DispatchConfig()
+    """Socket for pools."""
+    publish: PublishConfig = PublishConfig()
+    """Engines and weights."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    """AdamW."""
+    reward: RewardConfig = RewardConfig()
+    """Shaped return."""
+    advantage: AdvantageConfig = AdvantageConfig()
+    """Advantages."""
+    snr: SnrConfig = SnrConfig()
+    """Filter."""
+    off_policy: OffPolicyConfig = OffPolicyConfig()
+    """Staleness."""
+    ppo: PpoConfig = PpoConfig()
+    """Policy loss."""
+    epo: EpoConfig = EpoConfig()
+    """Entropy."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """Checkpoints."""
+    stop: StopConfig = StopConfig()
+    """Early end."""
+    evaluation: EvaluationConfig = EvaluationConfig()
+    """Evaluation during training."""
+    diagnostics: DiagnosticsConfig = DiagnosticsConfig()
+    """Mutual information."""
+    alarms: AlarmConfig = AlarmConfig()
+    """Limits."""
+    control: ControlConfig = ControlConfig()
+    """Control runs."""
+    tensorboard: bool = True
+    """Whether to write TensorBoard files beside the JSONL metrics."""
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    """Port of /metrics on loopback; 0 takes a free one; absent: not served."""
+    status_port: int = Field(default=0, ge=0, le=65535)
+    """Port of the status service; 0 takes a free one."""
+
+    @model_validator(mode="after")
+    def _check(self) -> LearnConfig:
+        if self.off_policy.mode == "none" and self.batch.max_policy_lag > 0 and not self.off_policy.accept_bias:
+            raise ValueError(
+                "off_policy.mode = none ignores staleness: set batch.max_policy_lag = 0, or off_policy.accept_bias = "
+                "true to accept the bias"
+            )
+        if self.snr.filter != "none" and self.batch.group_size < 2:
+            raise ValueError("batch.group_size must be 2 or more, or snr.filter = none: one member has no variance")
+        if self.play.max_episode_tokens > self.model.max_row_tokens:
+            raise ValueError("play.max_episode_tokens lies above model.max_row_tokens")
+        return self
+
+    @property
+    def dispatch_address(self) -> str:
+        """Where pools connect."""
+        return self.dispatch.address or f"ipc://{self.run_dir.resolve()}/dispatch.sock"

@@ -1,0 +1,227 @@
+"""Engines in rotation: which hold the newest weights, kept so by one thread per engine.
+
+Invariant: an engine is in rotation iff its last answer confirmed the newest target version. It leaves rotation the
+moment an update starts or a check fails, and comes back only after a full load that it confirmed: a half-applied update
+never serves.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from longturn.errors import LongturnError
+
+logger = logging.getLogger(__name__)
+
+
+class EngineError(LongturnError):
+    """An engine did not do what it was asked; the message is its own."""
+
+    reason = "ENGINE_ERROR"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The weights that all engines shall hold."""
+
+    policy_version: int
+    training_step: int
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateRules:
+    """How an engine is brought to new weights."""
+
+    pause_mode: str
+    flush_cache: bool
+    timeout_s: float
+
+
+class EngineClient:
+    """The control calls of one engine, in SGLang's dialect."""
+
+    def __init__(self, url: str, api_key: str = "") -> None:
+        self.url = url.rstrip("/")
+        self.api_key = api_key
+
+    def weight_version(self, *, timeout_s: float) -> str:
+        """What the engine says it holds; EngineError if it does not answer."""
+        return str(self._call("/model_info", None, timeout_s).get("weight_version"))
+
+    def load(self, target: Target, rules: UpdateRules) -> None:
+        """Pause, load, continue; EngineError unless the engine then confirms the version. Always continues."""
+        self._call("/pause_generation", {"mode": rules.pause_mode}, rules.timeout_s)
+        try:
+            body = {
+                "model_path": str(target.folder),
+                "weight_version": str(target.policy_version),
+                "flush_cache": rules.flush_cache,
+            }
+            answer = self._call("/update_weights_from_disk", body, rules.timeout_s)
+        finally:
+            # An engine that was paused and failed to load must not hold its requests for ever; what it answers now
+            # carries its old version, and it is out of rotation.
+            self._call("/continue_generation", {}, rules.timeout_s)
+        if answer.get("success") is False:
+            raise EngineError(f"{self.url} refused the weights: {answer.get('message')}")
+        found = self.weight_version(timeout_s=rules.timeout_s)
+        if found != str(target.policy_version):
+            raise EngineError(f"{self.url} reports version {found} after loading {target.policy_version}")
+
+    def _call(self, path: str, body: Mapping[str, object] | None, timeout_s: float) -> dict[str, Any]:
+        request = urllib.request.Request(
+            f"{self.url}{path}",
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"}
+            | ({"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}),
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=timeout_s) as response:
+                content = json.loads(response.read() or b"{}")
+        except urllib.error.HTTPError as error:
+            with error:
+                raise EngineError(
+                    f"{self.url}{path}: {error.code} {error.read(500).decode(errors='replace')}"
+                ) from error
+        except (OSError, ValueError) as error:
+            raise EngineError(f"{self.url}{path}: {error}") from error
+        return content if isinstance(content, dict) else {}
+
+
+class EngineRegistry:
+    """Keeps engines at the newest weights and says which are in rotation."""
+
+    def __init__(
+        self,
+        clients: list[EngineClient],
+        rules: UpdateRules,
+        *,
+        check_interval_s: float,
+        on_change: Callable[[Target, list[EngineClient]], None],
+    ) -> None:
+        """`on_change` is called, from a keeper's thread, when rotation changes outside `publish`."""
+        self._rules = rules
+        self._check_interval_s = check_interval_s
+        self._on_change = on_change
+        self._clients = clients
+        self._changed = threading.Condition()
+        self._target: Target | None = None
+        self._confirmed: dict[str, int] = {}
+        self._failures: dict[str, str] = {}
+        self._is_publishing = False
+        self._closing = False
+        self._threads = [
+            threading.Thread(target=self._keep, args=(client,), name=f"engine-{index}", daemon=True)
+            for index, client in enumerate(clients)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def publish(self, target: Target, *, timeout_s: float) -> list[EngineClient]:
+        """Have all engines load a version; those that confirmed it, at the latest after `timeout_s`.
+
+        Returns as soon as every engine confirmed or failed, and at least one confirmed.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        with self._changed:
+            self._target = target
+            self._failures.clear()
+            self._is_publishing = True
+            self._changed.notify_all()
+            try:
+                while not self._is_settled() and not self._closing:
+                    remaining_s = deadline_s - time.monotonic()
+                    if remaining_s <= 0:
+                        break
+                    self._changed.wait(remaining_s)
+                return self._in_rotation()
+            finally:
+                self._is_publishing = False
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Last error of each engine that is not in rotation, by address."""
+        with self._changed:
+            return dict(self._failures)
+
+    def close(self) -> None:
+        """Stop keeping."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(self._rules.timeout_s)
+
+    def _is_settled(self) -> bool:
+        return bool(self._in_rotation()) and all(
+            client in self._in_rotation() or client.url in self._failures for client in self._clients
+        )
+
+    def _in_rotation(self) -> list[EngineClient]:
+        version = self._target.policy_version if self._target else -1
+        return [client for client in self._clients if self._confirmed.get(client.url) == version]
+
+    def _keep(self, client: EngineClient) -> None:
+        while True:
+            with self._changed:
+                target = self._target
+                is_current = target is not None and self._confirmed.get(client.url) == target.policy_version
+            if target is not None and not is_current:
+                is_current = self._load(client, target)
+            elif target is not None:
+                self._check(client, target)
+            with self._changed:
+                if self._closing:
+                    return
+                if self._target is target:
+                    self._changed.wait(self._check_interval_s)
+                if self._closing:
+                    return
+
+    def _load(self, client: EngineClient, target: Target) -> bool:
+        try:
+            client.load(target, self._rules)
+        except EngineError as error:
+            self._note(client, target, error=str(error))
+            return False
+        self._note(client, target, error=None)
+        return True
+
+    def _check(self, client: EngineClient, target: Target) -> None:
+        try:
+            found = client.weight_version(timeout_s=min(10.0, self._rules.timeout_s))
+        except EngineError as error:
+            self._note(client, target, error=str(error))
+            return
+        if found != str(target.policy_version):
+            self._note(client, target, error=f"{client.url} holds version {found}; it restarted or was changed by hand")
+
+    def _note(self, client: EngineClient, target: Target, *, error: str | None) -> None:
+        with self._changed:
+            before = client in self._in_rotation()
+            if error is None:
+                self._confirmed[client.url] = target.policy_version
+                self._failures.pop(client.url, None)
+            else:
+                self._confirmed.pop(client.url, None)
+                if self._failures.get(client.url) != error:
+                    logger.warning("engine out of rotation", extra={"url": client.url, "error": error})
+                self._failures[client.url] = error
+            rotation = self._in_rotation()
+            is_news = (client in rotation) != before and not self._is_publishing and self._target is target
+            self._changed.notify_all()
+        if is_news:
+            # A closed dispatcher has nobody to tell any more.
+            with suppress(LongturnError):
+                self._on_change(target, rotation)

@@ -1,0 +1,1 @@
+"""The learner's durable record: slots, groups, attempts, trajectories, verdicts, batches, versions."""

@@ -1,0 +1,69 @@
+"""The training loop: take a batch, judge its groups, score, update, publish, checkpoint. Order: METHOD.md 3.2."""
+
+from __future__ import annotations
+
+from learner.batch import Batch, build_batch
+from learner.filters.selection import Selection
+from learner.history import extend_history
+from learner.ledger.records import BatchOutcome
+from learner.phases import Parts, evaluate, finish_trained, publish_first, record_verdicts, save, train, write_measures
+from learner.update import select_groups
+
+
+def run(parts: Parts) -> str:
+    """Train until the planned batches are consumed or a rule stops the run; the reason."""
+    if end_reason(parts) is None:
+        publish_first(parts)
+    while (reason := end_reason(parts)) is None:
+        parts.desk.check_stop()
+        with parts.clock.phase("wait_actors"):
+            taken = parts.desk.wait_for_batch(parts.state.batches_consumed)
+        batch = build_batch(taken, parts.batch_options)
+        selection = select_groups(batch, parts.group_filter, parts.config.snr.score)
+        record_verdicts(parts, batch, selection)
+        skip_reason = empty_reason(batch, selection)
+        if skip_reason is None:
+            skip_reason = train(parts, batch, selection)
+        if skip_reason is None:
+            finish_trained(parts, batch)
+        else:
+            parts.desk.skip(taken.batch, skip_reason)
+        advance(parts, batch, selection, skip_reason)
+        write_measures(parts, batch, skip_reason)
+        if skip_reason is None:
+            evaluate(parts)
+        if parts.state.training_step % parts.config.checkpoint.every == 0 or end_reason(parts) is not None:
+            save(parts)
+    return reason
+
+
+def end_reason(parts: Parts) -> str | None:
+    """COMPLETED after the planned batches, NO_SIGNAL after too many skipped in a row, else None."""
+    if parts.state.batches_consumed >= parts.config.batch.num_batches:
+        return "COMPLETED"
+    if parts.state.skipped_in_a_row >= parts.config.stop.max_skipped_in_a_row:
+        return "NO_SIGNAL"
+    return None
+
+
+def empty_reason(batch: Batch, selection: Selection) -> str | None:
+    """Why a batch has nothing to train; None if it has."""
+    if not batch.groups:
+        return "NO_GROUPS"
+    return "NO_SIGNAL" if selection.is_empty else None
+
+
+def advance(parts: Parts, batch: Batch, selection: Selection, skip_reason: str | None) -> None:
+    """Move the trainer state past a consumed batch. A skipped one raises no training step and appends no entropy."""
+    state, was_trained = parts.state, skip_reason is None
+    kept = sorted(selection.kept) if was_trained else []
+    state.history_digest = extend_history(
+        state.history_digest,
+        batch=batch.taken.batch,
+        outcome=BatchOutcome.TRAINED if was_trained else BatchOutcome.SKIPPED,
+        training_step=state.training_step + (0 if was_trained else 1),
+        trained=[batch.groups[index].taken for index in kept],
+    )
+    state.batches_consumed += 1
+    state.skipped_in_a_row = 0 if was_trained else state.skipped_in_a_row + 1
+    state.length_bias.observe(batch.taken, kept)

@@ -1,0 +1,137 @@
+"""What is measured about a batch and its update, as metric rows. Pure: takes results, gives names and numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from learner.batch import Batch, BatchTensors, Member
+from learner.diagnostics.staleness import StepSpan, lag
+from learner.diagnostics.turn_entropy import early_late_thirds, entropy_by_turn
+from learner.filters.scores import rv_std_over_mean
+from learner.filters.selection import Selection
+from learner.losses.epo import EpoOptions, EpoStep, corridor_occupancy, gradient_shares
+from learner.losses.statistics import mismatch_statistics, update_statistics
+from learner.update import Scores, StepTerms, UpdateOptions, UpdateResult
+
+Measures = dict[str, float | str | None]
+
+
+def batch_measures(batch: Batch, selection: Selection) -> Measures:
+    """Returns, success and the filter's verdicts over all groups of the batch."""
+    members = batch.members
+    verdicts = Counter(verdict.value for verdict in selection.verdicts)
+    lost = Counter(group.reason for group in batch.taken.lost)
+    measures: Measures = {
+        "learner/group/generated": len(batch.groups),
+        "learner/group/kept": len(selection.kept),
+        "learner/group/kept_mass": selection.kept_mass,
+        "learner/group/lost": len(batch.taken.lost),
+        "learner/group/closed_slots": batch.taken.num_closed_slots,
+        "learner/group/rv_std_over_mean": rv_std_over_mean(selection.scores),
+    }
+    measures.update({f"learner/group/verdict_{name}": count for name, count in sorted(verdicts.items())})
+    measures.update({f"learner/group/lost_{name.lower()}": count for name, count in sorted(lost.items())})
+    return measures | (_member_measures(members) if members else {})
+
+
+def _member_measures(members: Sequence[Member]) -> Measures:
+    trajectories = [member.trajectory for member in members]
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    reasoning = [span.end - span.start for turn in turns if (span := turn.reasoning_span) is not None]
+    return {
+        "learner/episode/success_mean": fmean(trajectory.success for trajectory in trajectories),
+        "learner/episode/return_mean": fmean(trajectory.episode_return for trajectory in trajectories),
+        "learner/episode/shaped_return_mean": fmean(member.shaped_return for member in members),
+        "learner/episode/turns_mean": len(turns) / len(trajectories),
+        "learner/episode/duration_s": fmean(trajectory.duration_s for trajectory in trajectories),
+        "learner/episode/invalid_turn_share": fmean(not turn.action_valid for turn in turns),
+        "learner/episode/malformed_turn_share": fmean(not turn.format_valid for turn in turns),
+        "learner/episode/used_privileged_share": fmean(trajectory.used_privileged for trajectory in trajectories),
+        "learner/reasoning/tokens_mean": fmean(reasoning) if reasoning else None,
+        "learner/row/breaks": sum(member.rows.num_breaks for member in members),
+    }
+
+
+def lag_measures(batch: Batch, training_steps: Mapping[int, int], current_step: int) -> Measures:
+    """Age of the batch's tokens in training steps, and groups whose members started more than one step apart.
+
+    Tokens of weights that were lost in a restart count as being of the current step.
+    """
+    spans: list[StepSpan] = []
+    num_wide = 0
+    for group in batch.groups:
+        starts: list[int] = []
+        for member in group.members:
+            own = [
+                StepSpan(
+                    training_step=min(training_steps[span.policy_version], current_step),
+                    num_tokens=span.end - span.start,
+                )
+                for turn in member.trajectory.turns
+                for span in turn.policy_spans
+            ]
+            spans.extend(own)
+            starts.append(own[0].training_step)
+        num_wide += max(starts) - min(starts) > 1
+    if not spans:
+        return {}
+    found = lag(spans, current_step)
+    return {
+        "learner/lag/head": found.head,
+        "learner/lag/tail": found.tail,
+        "learner/lag/token_mean": found.token_weighted,
+        "learner/lag/wide_groups": num_wide,
+    }
+
+
+def entropy_measures(pool: BatchTensors, proximal: Scores) -> Measures:
+    """Entropy of the proximal policy over the unfiltered pool: whole, early and late, per turn."""
+    mask_N = proximal.entropies_N.new_ones(pool.num_tokens).bool()
+    thirds = early_late_thirds(proximal.entropies_N, mask_N, pool.layout)
+    measures: Measures = {
+        "learner/entropy/token_mean": proximal.entropies_N.double().mean().item(),
+        "learner/entropy/early_third": thirds.early,
+        "learner/entropy/late_third": thirds.late,
+    }
+    by_turn = entropy_by_turn(proximal.entropies_N, mask_N, pool.layout)
+    measures.update({f"learner/entropy/turn_{index:02d}": value for index, value in enumerate(by_turn)})
+    return measures
+
+
+def update_measures(
+    kept: BatchTensors, proximal: Scores, terms: StepTerms, result: UpdateResult, options: UpdateOptions
+) -> Measures:
+    """Movement of the policy, mismatch of sampler and trainer, loss and gradient."""
+    token_terms, mask_N = terms.token_terms, terms.correction.mask_N
+    moved = update_statistics(
+        result.logprobs_N, token_terms.anchor_logprobs_N, token_terms.advantages_N, mask_N, options.loss.ppo
+    )
+    mismatch = mismatch_statistics(proximal.logprobs_N, kept.behavior_logprobs_N, mask_N, options.off_policy)
+    return {
+        "learner/loss/total": result.loss,
+        "learner/gradient/norm": result.grad_norm,
+        "learner/optimizer/learning_rate": result.learning_rate,
+        "learner/tokens/trained": int(mask_N.sum()),
+        "learner/tokens/forward": sum(len(row.ids) for row in kept.rows),
+        **{f"learner/policy/{name}": value for name, value in moved.items()},
+        **{f"learner/mismatch/{name}": value for name, value in mismatch.items()},
+    }
+
+
+def epo_measures(result: UpdateResult, terms: StepTerms, options: EpoOptions, step: EpoStep) -> Measures:
+    """Where the trained tokens lie in the corridor, and which of the two terms acts."""
+    occupancy = corridor_occupancy(result.entropies_N, terms.correction.mask_N, step, options)
+    bonus, penalty = gradient_shares(result.entropies_N, terms.token_terms.entropy_weights_N, step, options)
+    return {
+        "learner/epo/beta": step.beta,
+        "learner/epo/reference": step.reference,
+        "learner/epo/corridor_low": None if step.reference is None else options.kappa_low * step.reference,
+        "learner/epo/corridor_high": None if step.reference is None else options.kappa_high * step.reference,
+        "learner/epo/share_below": occupancy.below,
+        "learner/epo/share_inside": occupancy.inside,
+        "learner/epo/share_above": occupancy.above,
+        "learner/epo/bonus_gradient": bonus,
+        "learner/epo/penalty_gradient": penalty,
+    }

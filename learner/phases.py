@@ -1,0 +1,296 @@
+"""The phases of the training loop, each a function over the learner's parts."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+
+import torch
+
+from learner.batch import Batch, BatchOptions, BatchTensors, tensors_of, tokens_of_groups
+from learner.checkpoint import save_checkpoint
+from learner.config import LearnConfig
+from learner.desk import TrainingDesk
+from learner.engines import Target
+from learner.filters.selection import GroupFilter, Selection
+from learner.ledger.records import GroupVerdict
+from learner.losses.epo import EpoStep, epo_step
+from learner.measure_board import MeasureBoard
+from learner.measures import (
+    Measures,
+    batch_measures,
+    entropy_measures,
+    epo_measures,
+    lag_measures,
+    update_measures,
+)
+from learner.model import PolicyModel
+from learner.probe import probe
+from learner.publisher import Published, Publisher
+from learner.state import TrainerState
+from learner.update import Scores, StepTerms, UpdateOptions, UpdateResult, apply_update, score_rows, step_terms
+from longturn.codec import trajectory_from_bytes
+from longturn.status import StatusBoard
+from longturn.task_file import TaskEntry
+
+logger = logging.getLogger(__name__)
+
+
+class PhaseClock:
+    """Seconds per phase since the last `take`."""
+
+    def __init__(self) -> None:
+        self._spent: dict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the block's wall time under a name."""
+        started_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self._spent[name] += time.monotonic() - started_s
+
+    def take(self) -> dict[str, float]:
+        """What was counted, and start anew."""
+        spent, self._spent = dict(self._spent), defaultdict(float)
+        return spent
+
+
+@dataclass(slots=True, kw_only=True)
+class Parts:
+    """The learner's collaborators; who made them closes them."""
+
+    config: LearnConfig
+    state: TrainerState
+    model: PolicyModel
+    optimizer: torch.optim.Optimizer
+    update_options: UpdateOptions
+    batch_options: BatchOptions
+    group_filter: GroupFilter
+    desk: TrainingDesk
+    publisher: Publisher
+    board: MeasureBoard
+    status: StatusBoard
+    panel: tuple[TaskEntry, ...]
+    clock: PhaseClock = field(default_factory=PhaseClock)
+    measures: Measures = field(default_factory=dict[str, float | str | None])
+    """Of the batch at hand."""
+    target: Target | None = None
+    """The newest version that was offered to the engines."""
+    pending_evaluations: list[int] = field(default_factory=list[int])
+
+    @property
+    def checkpoints_dir(self) -> Path:
+        """Where checkpoints go."""
+        return self.config.run_dir / "checkpoints"
+
+
+def publish_first(parts: Parts) -> None:
+    """Publish the weights at hand under a new version; UnreachableError if no engine comes up in the budget."""
+    parts.status.set_phase("waiting")
+    published = _publish(parts, timeout_s=parts.config.publish.connect_timeout_s)
+    if not published.is_announced:
+        raise parts.publisher.first_engine_missing(parts.config.publish.connect_timeout_s)
+    parts.desk.announce(published.target, published.confirmed)
+    if not parts.state.batches_consumed:
+        save(parts)
+    evaluate(parts)
+
+
+def _publish(parts: Parts, *, timeout_s: float) -> Published:
+    version = parts.desk.allocate_version(parts.state.training_step)
+    published = parts.publisher.publish(version, parts.state.training_step, timeout_s=timeout_s)
+    parts.target = published.target
+    parts.status.set_fact("policy_version", version)
+    parts.measures |= {
+        "policy_version": version,
+        "learner/publish/save_s": published.save_s,
+        "learner/publish/load_s": published.load_s,
+        "learner/publish/confirmed_engines": len(published.confirmed),
+    }
+    return published
+
+
+def record_verdicts(parts: Parts, batch: Batch, selection: Selection) -> None:
+    """Write the batch and the filter's verdicts into the ledger, before anything is trained."""
+    parts.measures |= batch_measures(batch, selection)
+    verdicts = [
+        GroupVerdict(group_id=group.taken.group_id, verdict=verdict.value, score=score)
+        for group, verdict, score in zip(batch.groups, selection.verdicts, selection.scores, strict=True)
+    ]
+    parts.desk.record(batch.taken.batch, parts.state.training_step + 1, verdicts)
+
+
+def train(parts: Parts, batch: Batch, selection: Selection) -> str | None:
+    """Score the whole pool, update on the kept groups; why the step was skipped, or None."""
+    parts.status.set_phase("training")
+    options, state = parts.update_options, parts.state
+    pool = tensors_of(batch)
+    with parts.clock.phase("score"):
+        proximal = score_rows(parts.model, pool, temperature=options.temperature, on_row=parts.desk.check_stop)
+    parts.measures |= lag_measures(batch, parts.desk.training_steps(), state.training_step)
+    if not (proximal.logprobs_N.isfinite().all() and proximal.entropies_N.isfinite().all()):
+        parts.board.alarm("non_finite", batch=batch.taken.batch, where="scores")
+        return "NON_FINITE"
+    kept = tensors_of(batch.restricted_to(selection.kept))
+    kept_proximal = proximal.take(tokens_of_groups(pool.layout, selection.kept))
+    terms = step_terms(kept, kept_proximal, options, batch=batch.taken.batch)
+    epo = options.loss.epo
+    step = epo_step(epo, state.entropy_history, state.training_step, parts.config.batch.num_batches) if epo else None
+    with parts.clock.phase("update"):
+        result = apply_update(
+            parts.model,
+            parts.optimizer,
+            kept,
+            terms,
+            options,
+            training_step=state.training_step,
+            epo_step=step,
+            on_row=parts.desk.check_stop,
+        )
+    _measure_update(parts, pool, proximal, kept, kept_proximal, terms, result, step)
+    if not result.is_applied:
+        parts.board.alarm("non_finite", batch=batch.taken.batch, loss=result.loss, grad_norm=result.grad_norm)
+        return "NON_FINITE"
+    state.training_step += 1
+    # The history takes the policy as it was before the update, over the unfiltered pool: the filter must not move it.
+    state.entropy_history = state.entropy_history.appended(proximal.entropies_N.double().mean().item())
+    members = [member for index in selection.kept for member in batch.groups[index].members]
+    state.num_trained_trajectories += len(members)
+    state.num_trained_turns += sum(len(member.trajectory.turns) for member in members)
+    return None
+
+
+def _measure_update(
+    parts: Parts,
+    pool: BatchTensors,
+    proximal: Scores,
+    kept: BatchTensors,
+    kept_proximal: Scores,
+    terms: StepTerms,
+    result: UpdateResult,
+    step: EpoStep | None,
+) -> None:
+    options, limits = parts.update_options, parts.config.alarms
+    parts.measures |= entropy_measures(pool, proximal)
+    parts.measures |= update_measures(kept, kept_proximal, terms, result, options)
+    if options.loss.epo is not None and step is not None:
+        parts.measures |= epo_measures(result, terms, options.loss.epo, step)
+    distance = parts.measures.get("learner/mismatch/mean_abs_log_weight", 0.0)
+    sample_size = parts.measures.get("learner/mismatch/effective_sample_size", 1.0)
+    if isinstance(distance, float) and distance > limits.max_mean_abs_log_weight:
+        parts.board.alarm("mismatch", mean_abs_log_weight=distance)
+    if isinstance(sample_size, float) and sample_size < limits.min_effective_sample_size:
+        parts.board.alarm("effective_sample_size", effective_sample_size=sample_size)
+
+
+def finish_trained(parts: Parts, batch: Batch) -> None:
+    """Publish the new weights, consume the batch, announce; then probe the reasoning while actors play on."""
+    with parts.clock.phase("wait_engine"):
+        published = _publish(parts, timeout_s=parts.config.publish.confirm_timeout_s)
+    if not published.is_announced:
+        parts.board.alarm("no_engine", policy_version=published.target.policy_version, **parts.publisher.problem)
+    parts.desk.finish(batch.taken.batch, published.target, published.confirmed, is_announced=published.is_announced)
+    every = parts.config.diagnostics.every
+    if every and parts.state.training_step % every == 0:
+        with parts.clock.phase("probe"):
+            parts.measures |= probe(
+                parts.model,
+                batch,
+                parts.state.regimes,
+                num_samples=parts.config.diagnostics.num_samples,
+                temperature=parts.update_options.temperature,
+                seed=f"{parts.config.seed}/probe/{parts.state.training_step}",
+            )
+
+
+def evaluate(parts: Parts) -> None:
+    """Offer the panel when it is due, and write what came back of earlier ones."""
+    every = parts.config.evaluation.every
+    is_due = every > 0 and parts.state.training_step % every == 0
+    if is_due and parts.target is not None and parts.desk.open_evaluation(parts.target, parts.panel):
+        parts.pending_evaluations.append(parts.target.policy_version)
+    collect_evaluations(parts)
+
+
+def collect_evaluations(parts: Parts) -> None:
+    """Write a row for every evaluation that is complete."""
+    for version in list(parts.pending_evaluations):
+        evaluation = parts.desk.evaluation(version)
+        if evaluation is None:
+            continue
+        parts.pending_evaluations.remove(version)
+        trajectories = [trajectory_from_bytes(data) for data in evaluation.trajectories]
+        measures: Measures = {
+            "training_step": evaluation.training_step,
+            "learner/eval/episodes": len(trajectories),
+            "learner/eval/closed_slots": evaluation.num_closed_slots,
+        }
+        if trajectories:
+            measures["learner/eval/success_mean"] = fmean(trajectory.success for trajectory in trajectories)
+            measures["learner/eval/turns_mean"] = fmean(len(trajectory.turns) for trajectory in trajectories)
+        parts.board.write("policy_version", version, measures)
+        logger.info("evaluated", extra={"policy_version": version, **measures})
+
+
+def wait_for_evaluations(parts: Parts) -> None:
+    """Wait for evaluations that are still played, at most `evaluation.wait_s`."""
+    deadline_s = time.monotonic() + parts.config.evaluation.wait_s
+    with parts.status.waiting("actors", "evaluations", budget_s=parts.config.evaluation.wait_s):
+        while parts.pending_evaluations and time.monotonic() < deadline_s:
+            parts.desk.check_stop()
+            collect_evaluations(parts)
+            parts.desk.wait_for_news()
+    if parts.pending_evaluations:
+        parts.board.alarm("evaluation_missing", policy_versions=parts.pending_evaluations)
+
+
+def save(parts: Parts) -> None:
+    """Write a checkpoint of the state at hand."""
+    with parts.clock.phase("checkpoint"):
+        save_checkpoint(
+            parts.checkpoints_dir,
+            state=parts.state,
+            model=parts.model,
+            optimizer=parts.optimizer,
+            num_batches=parts.config.batch.num_batches,
+            keep=parts.config.checkpoint.keep,
+        )
+
+
+def write_measures(parts: Parts, batch: Batch, skip_reason: str | None) -> None:
+    """Write the row of a finished batch and say in one line how it went."""
+    state, spent = parts.state, parts.clock.take()
+    for name, seconds in spent.items():
+        state.wall_s[name] = state.wall_s.get(name, 0.0) + seconds
+    measures = parts.measures | {f"learner/phase/{name}_s": seconds for name, seconds in spent.items()}
+    measures |= state.length_bias.shares()
+    measures |= {"training_step": state.training_step, "outcome": skip_reason or "TRAINED"}
+    update_s = spent.get("score", 0.0) + spent.get("update", 0.0)
+    tokens = measures.get("learner/tokens/forward")
+    if isinstance(tokens, int) and update_s > 0:
+        measures["learner/tokens/rate_per_s"] = tokens / update_s
+    parts.board.write("batch", batch.taken.batch, measures)
+    parts.measures = {}
+    parts.status.set_fact("batches", f"{state.batches_consumed}/{parts.config.batch.num_batches}")
+    parts.status.set_fact("training_step", state.training_step)
+    parts.status.set_phase("waiting")
+    shown = {
+        "success": measures.get("learner/episode/success_mean"),
+        "kept": f"{measures['learner/group/kept']}/{measures['learner/group/generated']}",
+        "entropy": measures.get("learner/entropy/token_mean"),
+        "lag": measures.get("learner/lag/head"),
+    }
+    logger.info(
+        "batch finished",
+        extra={"batch": batch.taken.batch, "outcome": skip_reason or "TRAINED", "training_step": state.training_step}
+        | shown
+        | {name: round(seconds, 2) for name, seconds in spent.items()},
+    )

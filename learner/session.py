@@ -1,0 +1,311 @@
+"""Builds the learner's parts, runs the loop, and closes what was opened. Called once the configuration is parsed."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import torch
+
+from learner.assigner import Assigner, DispatchRules
+from learner.checkpoint import Resumed, choose_checkpoint, load_state, restore_optimizer
+from learner.config import EngineConfig, LearnConfig
+from learner.desk import StopRequested, TrainingDesk
+from learner.dispatcher import Dispatcher
+from learner.engines import EngineClient, EngineRegistry, UpdateRules
+from learner.ledger.store import Ledger
+from learner.ledger.tasks import TaskSchedule
+from learner.loop import run
+from learner.measure_board import MeasureBoard, open_tensorboard
+from learner.model import PolicyModel
+from learner.options import batch_options, group_filter, history_options, update_options
+from learner.phases import Parts, save, wait_for_evaluations
+from learner.publisher import Publisher
+from learner.state import TrainerState
+from learner.summary import write_summary
+from longturn.config import config_digest
+from longturn.dispatch import DispatchRouter, SocketLimits
+from longturn.errors import ConfigError
+from longturn.metrics import Metrics, MetricsServer
+from longturn.ready import write_ready
+from longturn.status import StatusBoard, StatusServer
+from longturn.task_file import read_tasks
+from longturn.v1 import dispatch_pb2
+
+logger = logging.getLogger(__name__)
+_LEAVE_WAIT_S = 10.0
+
+
+def learn(config: LearnConfig, *, resume: str, ready_file: Path | None) -> str:
+    """Run the learner to its end; the reason it ended."""
+    started_s = time.monotonic()
+    with ExitStack() as stack:
+        stack.enter_context(_run_folder(config.run_dir))
+        stop = stack.enter_context(_stop_signals())
+        session = _Session(config, stack, stop)
+        parts = session.build(resume, ready_file)
+        reason = _train_to_the_end(parts)
+        write_summary(parts, reason=reason, wall_s=time.monotonic() - started_s, run_epoch=session.run_epoch)
+    return reason
+
+
+def _train_to_the_end(parts: Parts) -> str:
+    try:
+        reason = run(parts)
+        wait_for_evaluations(parts)
+        save(parts)
+        parts.status.set_phase("draining")
+        parts.desk.end(reason, wait_s=_LEAVE_WAIT_S)
+    except StopRequested as request:
+        logger.warning("stopped", extra={"training_step": parts.state.training_step, "hint": str(request)})
+        return request.reason
+    logger.info("run ended", extra={"reason": reason, "training_step": parts.state.training_step})
+    return reason
+
+
+class _Session:
+    """Opens the parts in order; the stack closes them in reverse."""
+
+    def __init__(self, config: LearnConfig, stack: ExitStack, stop: threading.Event) -> None:
+        self._config = config
+        self._stack = stack
+        self._stop = stop
+        self._metrics = Metrics()
+        self._status = StatusBoard("learner", self._metrics)
+        self.run_epoch = 0
+
+    def build(self, resume: str, ready_file: Path | None) -> Parts:
+        config = self._config
+        torch.set_num_threads(config.model.num_threads)
+        torch.manual_seed(config.seed)
+        resumed = self._resumed(resume)
+        # Weights come from the checkpoint; what the tokenizer is, from either.
+        model = PolicyModel.load(resumed.path if resumed else config.model.path, device=config.model.device)
+        model.check_fits(config.play.max_episode_tokens)
+        optimizer = self._optimizer(model)
+        if resumed is not None:
+            restore_optimizer(resumed.path, model=model, optimizer=optimizer)
+        dispatcher = self._dispatcher(model, resumed)
+        run_id = dispatcher.call(lambda desk: desk.ledger.run_id)
+        state = resumed.state if resumed else TrainerState(run_id=run_id)
+        if state.run_id != run_id:
+            raise ConfigError(f"the checkpoint is of run {state.run_id}, the ledger in {config.run_dir} of {run_id}")
+        desk = TrainingDesk(dispatcher, self._status, self._stop)
+        self._serve(dispatcher, run_id, ready_file)
+        return Parts(
+            config=config,
+            state=state,
+            model=model,
+            optimizer=optimizer,
+            update_options=update_options(config),
+            batch_options=batch_options(config, vocabulary_size=model.vocabulary_size),
+            group_filter=group_filter(config),
+            desk=desk,
+            publisher=self._publisher(model, desk),
+            board=self._board(),
+            status=self._status,
+            panel=read_tasks(config.evaluation.path)[: config.evaluation.num_tasks] if config.evaluation.path else (),
+        )
+
+    def _resumed(self, resume: str) -> Resumed | None:
+        config = self._config
+        chosen = choose_checkpoint(config.run_dir / "checkpoints", resume, on_damage=config.checkpoint.on_damage)
+        if chosen is None:
+            return None
+        resumed = load_state(chosen, history_options(config))
+        logger.info(
+            "resuming",
+            extra={
+                "checkpoint": chosen.path,
+                "training_step": chosen.training_step,
+                "batches": chosen.batches_consumed,
+            },
+        )
+        if resumed.num_batches != config.batch.num_batches:
+            logger.warning(
+                "the planned number of batches changed; beta and a decaying learning rate follow the new one",
+                extra={"before": resumed.num_batches, "now": config.batch.num_batches},
+            )
+        return resumed
+
+    def _optimizer(self, model: PolicyModel) -> torch.optim.Optimizer:
+        settings = self._config.optimizer
+        return torch.optim.AdamW(
+            model.module.parameters(),
+            lr=settings.learning_rate,
+            betas=(settings.beta1, settings.beta2),
+            eps=settings.epsilon,
+            weight_decay=settings.weight_decay,
+        )
+
+    def _dispatcher(self, model: PolicyModel, resumed: Resumed | None) -> Dispatcher:
+        config = self._config
+        digest = config_digest(config)
+        entries = read_tasks(config.tasks.path)
+        schedule = TaskSchedule(entries, run_seed=config.seed, is_shuffled=config.tasks.order == "shuffled")
+        facts = {
+            "seed": str(config.seed),
+            "batch.groups_per_step": str(config.batch.groups_per_step),
+            "batch.group_size": str(config.batch.group_size),
+            "tasks.order": config.tasks.order,
+            "tasks.path (its content)": hashlib.sha256(config.tasks.path.read_bytes()).hexdigest()[:16],
+        }
+        rules = self._dispatch_rules(model, digest)
+
+        def open_ledger() -> Ledger:
+            return Ledger(
+                config.run_dir / "ledger.db",
+                facts=facts,
+                groups_per_step=config.batch.groups_per_step,
+                group_size=config.batch.group_size,
+                max_slot_failures=config.batch.max_slot_failures,
+                task_of_slot=schedule.entry,
+            )
+
+        def make_assigner(ledger: Ledger) -> Assigner:
+            self.run_epoch = ledger.start_epoch(
+                training_step=resumed.state.training_step if resumed else 0,
+                batches_consumed=resumed.state.batches_consumed if resumed else 0,
+                config_digest=digest,
+            )
+            return Assigner(ledger, rules, self._metrics, run_epoch=self.run_epoch)
+
+        limits = SocketLimits(
+            max_message_bytes=config.dispatch.max_message_bytes, queue_messages=config.dispatch.queue_messages
+        )
+        dispatcher = Dispatcher(
+            open_ledger=open_ledger,
+            open_router=lambda: DispatchRouter(config.dispatch_address, limits=limits),
+            make_assigner=make_assigner,
+            metrics=self._metrics,
+        )
+        self._stack.callback(dispatcher.close)
+        return dispatcher
+
+    def _dispatch_rules(self, model: PolicyModel, digest: str) -> DispatchRules:
+        config, play = self._config, self._config.play
+        return DispatchRules(
+            run_seed=config.seed,
+            groups_per_step=config.batch.groups_per_step,
+            max_policy_lag=config.batch.max_policy_lag,
+            num_batches=config.batch.num_batches,
+            config_digest=digest,
+            tokenizer_hash=model.tokenizer_hash,
+            heartbeat_s=config.dispatch.heartbeat_s,
+            pool_timeout_s=config.dispatch.pool_timeout_s,
+            eval_temperature=config.evaluation.temperature,
+            play=dispatch_pb2.PlayRules(
+                temperature=play.temperature,
+                max_new_tokens=play.max_new_tokens,
+                max_turns=play.max_turns,
+                max_episode_tokens=play.max_episode_tokens,
+                max_episode_s=play.max_episode_s,
+                max_group_s=play.max_group_s,
+                with_progress=play.with_progress,
+                max_member_retries=play.max_member_retries,
+            ),
+        )
+
+    def _publisher(self, model: PolicyModel, desk: TrainingDesk) -> Publisher:
+        settings = self._config.publish
+        if settings.require_engine and not settings.engines:
+            raise ConfigError(
+                "learner.publish.engines is empty: name at least one engine, such as "
+                "--set 'publish.engines=[{url=\"http://127.0.0.1:30000\"}]'"
+            )
+        registry = EngineRegistry(
+            [EngineClient(engine.url, _read_key(engine)) for engine in settings.engines],
+            UpdateRules(
+                pause_mode=settings.pause_mode,
+                flush_cache=settings.cache_rule == "flush",
+                timeout_s=settings.confirm_timeout_s,
+            ),
+            check_interval_s=settings.check_interval_s,
+            on_change=desk.announce,
+        )
+        self._stack.callback(registry.close)
+        return Publisher(
+            self._config.run_dir / "weights",
+            registry,
+            save_model=model.save,
+            require_engine=settings.require_engine,
+            keep=settings.keep_weights,
+            board=self._status,
+        )
+
+    def _board(self) -> MeasureBoard:
+        config = self._config
+        writer = open_tensorboard(config.run_dir / "tensorboard") if config.tensorboard else None
+        board = MeasureBoard(config.run_dir / "metrics" / "learner.jsonl", self._metrics, writer)
+        self._stack.callback(board.close)
+        return board
+
+    def _serve(self, dispatcher: Dispatcher, run_id: str, ready_file: Path | None) -> None:
+        status = StatusServer(self._status, port=self._config.status_port)
+        self._stack.callback(status.close)
+        facts: dict[str, object] = {"dispatch": dispatcher.address, "status": status.address, "run_id": run_id}
+        if self._config.metrics_port is not None:
+            metrics = MetricsServer(self._metrics, port=self._config.metrics_port, setting="learner.metrics_port")
+            self._stack.callback(metrics.close)
+            facts["metrics"] = f"http://127.0.0.1:{metrics.port}/metrics"
+        self._status.set_fact("run_id", run_id)
+        self._status.set_fact("dispatch", dispatcher.address)
+        write_ready(ready_file, facts)
+        logger.info("listening for pools", extra=facts)
+
+
+def _read_key(engine: EngineConfig) -> str:
+    if engine.api_key_file is None:
+        return ""
+    try:
+        return engine.api_key_file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigError(
+            f"publish.engines: the key file {engine.api_key_file} cannot be read: {error.strerror}"
+        ) from error
+
+
+@contextmanager
+def _run_folder(run_dir: Path) -> Iterator[None]:
+    """Make the run folder, for its owner only, and hold it against a second learner."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    # Sockets and keys lie in it.
+    run_dir.chmod(0o700)
+    descriptor = os.open(run_dir / "learner.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(f"another learner runs in {run_dir}; stop it, or set learner.run_dir") from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _stop_signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set; a second SIGINT ends the process at once."""
+    stop = threading.Event()
+
+    def request(number: int, frame: object) -> None:
+        if stop.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.signal(number, request) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

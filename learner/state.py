@@ -1,0 +1,62 @@
+"""What the learner carries from one training step to the next, apart from weights and optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from learner.diagnostics.regimes import RegimeTracker
+from learner.history import EMPTY_HISTORY
+from learner.length_bias import LengthBiasMeter
+from learner.losses.entropy_history import EntropyHistory, HistoryOptions
+
+
+@dataclass(slots=True, kw_only=True)
+class TrainerState:
+    """`training_step` is the trainer version: it indexes beta, the learning rate and the entropy history."""
+
+    run_id: str
+    training_step: int = 0
+    batches_consumed: int = 0
+    skipped_in_a_row: int = 0
+    history_digest: str = EMPTY_HISTORY
+    entropy_history: EntropyHistory = field(default_factory=EntropyHistory)
+    regimes: RegimeTracker = field(default_factory=RegimeTracker)
+    length_bias: LengthBiasMeter = field(default_factory=LengthBiasMeter)
+    num_trained_turns: int = 0
+    num_trained_trajectories: int = 0
+    wall_s: dict[str, float] = field(default_factory=dict[str, float])
+    """Seconds per phase over the history of the weights."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As it lies in a checkpoint."""
+        return {
+            "run_id": self.run_id,
+            "training_step": self.training_step,
+            "batches_consumed": self.batches_consumed,
+            "skipped_in_a_row": self.skipped_in_a_row,
+            "history_digest": self.history_digest,
+            "entropy_history": self.entropy_history.to_state(),
+            "regimes": self.regimes.to_state(),
+            "length_bias": self.length_bias.to_state(),
+            "num_trained_turns": self.num_trained_turns,
+            "num_trained_trajectories": self.num_trained_trajectories,
+            "wall_s": self.wall_s,
+        }
+
+    @classmethod
+    def from_json(cls, state: dict[str, Any], history_options: HistoryOptions) -> TrainerState:
+        """Read from a checkpoint; KeyError or ValueError if something is missing."""
+        return cls(
+            run_id=state["run_id"],
+            training_step=state["training_step"],
+            batches_consumed=state["batches_consumed"],
+            skipped_in_a_row=state["skipped_in_a_row"],
+            history_digest=state["history_digest"],
+            entropy_history=EntropyHistory.from_state(state["entropy_history"], history_options),
+            regimes=RegimeTracker.from_state(state["regimes"]),
+            length_bias=LengthBiasMeter.from_state(state["length_bias"]),
+            num_trained_turns=state["num_trained_turns"],
+            num_trained_trajectories=state["num_trained_trajectories"],
+            wall_s=dict(state["wall_s"]),
+        )

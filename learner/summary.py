@@ -1,0 +1,36 @@
+"""`learner_summary.json`: what the launcher's summary takes from the learner."""
+
+from __future__ import annotations
+
+import json
+
+from learner.phases import Parts
+from longturn.config import config_digest
+
+
+def write_summary(parts: Parts, *, reason: str, wall_s: float, run_epoch: int) -> None:
+    """Write the summary atomically; `wall_s` is that of this start, the phases are of the whole history."""
+    state, config = parts.state, parts.config
+    summary = {
+        "reason": reason,
+        "run_id": state.run_id,
+        "run_epoch": run_epoch,
+        "seed": config.seed,
+        "config_digest": config_digest(config),
+        "policy_version": parts.target.policy_version if parts.target else None,
+        "training_steps": state.training_step,
+        "batches_consumed": state.batches_consumed,
+        "batches_planned": config.batch.num_batches,
+        "batches_skipped": state.batches_consumed - state.training_step,
+        "trained_trajectories": state.num_trained_trajectories,
+        "trained_turns_mean": state.num_trained_turns / max(1, state.num_trained_trajectories),
+        "wall_s": wall_s,
+        "phase_wall_s": state.wall_s,
+        "used_privileged_progress": config.play.with_progress and config.advantage.turn_weight > 0,
+        "permuted_advantages": config.control.permute_advantages,
+        "final_model": str(parts.target.folder) if parts.target else None,
+    }
+    path = config.run_dir / "learner_summary.json"
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(json.dumps(summary, indent=1), encoding="utf-8")
+    partial.replace(path)

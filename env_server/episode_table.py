@@ -53,7 +53,7 @@ class EpisodeTable:
         self.on_drop: Callable[[Episode], None] = lambda episode: None
         self._pool = pool
         self._metrics = metrics
-        self._episodes: dict[str, Episode] = {}
+        self.episodes: dict[str, Episode] = {}
         self._by_key: dict[int, Episode] = {}
         self._num_live = 0
         self._live_by_client: Counter[str] = Counter()
@@ -88,7 +88,7 @@ class EpisodeTable:
 
     def add(self, episode: Episode) -> None:
         """Take a started episode in; its admission passes to it."""
-        self._episodes[episode.episode_id] = episode
+        self.episodes[episode.episode_id] = episode
         self._by_key[episode.key] = episode
         self._metrics.count("server/episode/num_started")
         if episode.is_final:
@@ -118,7 +118,7 @@ class EpisodeTable:
 
     def authorise(self, episode_id: str, token: str) -> Episode:
         """The episode, its lease renewed; RefusedError unless it is known and the token is its own."""
-        episode = self._episodes.get(episode_id)
+        episode = self.episodes.get(episode_id)
         if episode is None:
             raise RefusedError(
                 "EPISODE_NOT_FOUND",
@@ -224,7 +224,7 @@ class EpisodeTable:
 
     def disown(self, episode_id: str, owner: Owner) -> None:
         """A stream has ended; what it still owned is owned by nobody."""
-        episode = self._episodes.get(episode_id)
+        episode = self.episodes.get(episode_id)
         if episode is not None and episode.owner is owner:
             episode.owner = None
 
@@ -234,14 +234,14 @@ class EpisodeTable:
         while True:
             await asyncio.sleep(interval_s)
             now_s = time.monotonic()
-            for episode in list(self._episodes.values()):
+            for episode in list(self.episodes.values()):
                 self._reap(episode, now_s)
             self.publish()
 
     def _reap(self, episode: Episode, now_s: float) -> None:
         if episode.is_final:
             if now_s > episode.drop_at_s:
-                del self._episodes[episode.episode_id]
+                del self.episodes[episode.episode_id]
                 self.on_drop(episode)
         elif episode.action is not None:
             return
@@ -311,7 +311,7 @@ class EpisodeTable:
     def publish(self) -> None:
         """Write the gauges."""
         self._metrics.gauge("server/episode/num_live", self._num_live)
-        self._metrics.gauge("server/episode/num_kept", len(self._episodes))
+        self._metrics.gauge("server/episode/num_kept", len(self.episodes))
         self._metrics.gauge("server/call/num_in_flight", self._num_in_flight)
         self._metrics.gauge("server/step/num_answered", self._num_steps)
 

@@ -107,7 +107,7 @@ class WorkerPool:
 
     @asynccontextmanager
     async def isolated(self) -> AsyncIterator[WorkerProcess]:
-        """A worker with nothing on it, for one suspect; whatever it plays must be released before the block ends."""
+        """A worker with nothing on it, for one suspect. Unless `is_last_suspect`, the block leaves it empty again."""
         self._num_isolating += 1
         try:
             async with self._isolation:
@@ -120,6 +120,11 @@ class WorkerPool:
         finally:
             self._num_isolating -= 1
             self._notify()
+
+    @property
+    def is_last_suspect(self) -> bool:
+        """Inside `isolated`: whether nobody else waits for a worker of their own."""
+        return self._num_isolating == 1
 
     async def watch(self) -> None:
         """Kill workers whose call takes too long, replace those that are worn; runs until cancelled."""
@@ -145,7 +150,7 @@ class WorkerPool:
         try:
             async with asyncio.timeout(self._settings.wait_s):
                 while (worker := choose()) is None:
-                    if choose == self._empty_worker and not self._is_any(WorkerState.STARTING):
+                    if choose == self._empty_worker and self._is_full():
                         await self._raise_worker()
                     await self._change()
         except TimeoutError as error:
@@ -154,17 +159,19 @@ class WorkerPool:
             ) from error
         return worker
 
-    def _is_any(self, state: WorkerState) -> bool:
-        return any(worker.state is state for worker in self.workers)
+    def _is_full(self) -> bool:
+        """Whether all workers are up, so that no empty one will come by itself."""
+        states = [worker.state for worker in self.workers]
+        return WorkerState.STARTING not in states and states.count(WorkerState.OPEN) >= self._settings.num_workers
 
     def _end_isolation(self, worker: WorkerProcess) -> None:
         if worker.state is not WorkerState.ISOLATED:
             return
         worker.state = WorkerState.OPEN
         num_open = sum(w.state is WorkerState.OPEN for w in self.workers)
-        if num_open > self._settings.num_workers and self._num_isolating == 1:
+        if num_open > self._settings.num_workers and self.is_last_suspect:
             worker.is_replaced = True
-            worker.kill(Loss.RETIRED)
+            self._retire(worker)
 
     async def _change(self) -> None:
         await asyncio.shield(self._changed)
@@ -186,8 +193,9 @@ class WorkerPool:
             async with asyncio.timeout(self._settings.ready_timeout_s):
                 await asyncio.shield(worker.ready)
         except (WorkerLostError, ConfigError, TimeoutError) as error:
-            self._num_failed_starts += 1
-            logger.error("worker did not start", extra={"worker": self._setup.name, "reason": str(error)})
+            if not self._is_closing:
+                self._num_failed_starts += 1
+                logger.error("worker did not start", extra={"worker": self._setup.name, "reason": str(error)})
             worker.kill(Loss.CRASHED)
         else:
             self._num_failed_starts = 0
@@ -253,7 +261,10 @@ class WorkerPool:
         successor = await self._raise_worker()
         await asyncio.wait([successor.ready])
         if worker.state is WorkerState.OPEN:
-            worker.state = WorkerState.RETIRING
-            worker.retire_at_s = time.monotonic() + self._settings.recycle_grace_s
-            self._metrics.count("server/worker/num_recycled")
-            logger.info("worker retires", extra={"worker_pid": worker.pid, "num_episodes": len(worker.keys)})
+            self._retire(worker)
+
+    def _retire(self, worker: WorkerProcess) -> None:
+        worker.state = WorkerState.RETIRING
+        worker.retire_at_s = time.monotonic() + self._settings.recycle_grace_s
+        self._metrics.count("server/worker/num_recycled")
+        logger.info("worker retires", extra={"worker_pid": worker.pid, "num_episodes": len(worker.keys)})

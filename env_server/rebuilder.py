@@ -85,7 +85,10 @@ class Rebuilder:
                 worker.keys[episode.key] = episode.spec.name
                 await self._replay_on(worker, episode)
                 kind, payload = await worker.call(Kind.STEP, episode.key, (episode.action or "").encode())
-                self._pool.release(worker, episode.key)
+                if self._pool.is_last_suspect:
+                    episode.worker = worker
+                else:
+                    self._pool.release(worker, episode.key)
         except WorkerLostError as error:
             self._lost_alone(episode, error.loss)
         except RefusedError as refusal:

@@ -214,6 +214,7 @@ async def _start(
         mint=TokenMint(),
         keys=keys,
         forbid_privileged=config.forbid_privileged,
+        metrics=metrics,
         spawn_task=background.spawn,
     )
     calls = Calls(table, starter, rebuilder, max_message_bytes=config.max_message_bytes)

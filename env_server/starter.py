@@ -25,6 +25,7 @@ from env_server.refusals import RefusedError
 from env_server.stage import StartOrder
 from env_server.tokens import TokenMint, new_id, token_digest
 from env_server.worker_process import Loss, WorkerLostError, WorkerProcess
+from longturn.metrics import Metrics
 from longturn.v1 import environment_pb2
 
 logger = logging.getLogger(__name__)
@@ -72,11 +73,13 @@ class Starter:
         mint: TokenMint,
         keys: itertools.count[int],
         forbid_privileged: bool,
+        metrics: Metrics,
         spawn_task: SpawnTask,
     ) -> None:
         self._table, self._pool, self._catalog = table, pool, catalog
         self._preparers, self._rebuilder, self._mint, self._keys = preparers, rebuilder, mint, keys
         self._forbid_privileged = forbid_privileged
+        self._metrics = metrics
         self._spawn_task = spawn_task
         self._starts: dict[str, _Start] = {}
         self._hangs: dict[tuple[str, str], int] = {}
@@ -141,6 +144,7 @@ class Starter:
                 setting="env_server.forbid_privileged",
             )
         if asked:
+            self._metrics.count("server/episode/num_privileged")
             logger.info("privileged fields asked for", extra={"fields": asked, "client_id": request.client_id})
         if self._hangs.get((spec.name, request.task.task_id), 0) >= MAX_HANGS:
             raise RefusedError(
@@ -238,25 +242,27 @@ class Starter:
                 raise RefusedError(
                     "WORKER_CRASHED", f"the worker died while {order.task_id} started", retry_after_s=1.0
                 ) from error
-            return None, await self._reset_alone(order, key)
+            return await self._reset_alone(order, key)
         if kind != Kind.RESULT:
             self._pool.release(worker, key)
             raise refusal_from_json(payload)
         return worker, payload
 
-    async def _reset_alone(self, order: StartOrder, key: int) -> bytes:
+    async def _reset_alone(self, order: StartOrder, key: int) -> tuple[WorkerProcess | None, bytes]:
         try:
             async with self._pool.isolated() as worker:
                 worker.keys[key] = order.environment
                 kind, payload = await worker.call(Kind.START, key, order.to_json())
-                self._pool.release(worker, key)
+                stays = kind == Kind.RESULT and self._pool.is_last_suspect
+                if not stays:
+                    self._pool.release(worker, key)
         except WorkerLostError as error:
             if error.loss is Loss.TIMED_OUT:
                 raise _start_timeout(order) from error
             raise RefusedError("WORKER_CRASHED", f"starting {order.task_id} crashed its worker twice") from error
         if kind != Kind.RESULT:
             raise refusal_from_json(payload)
-        return payload
+        return worker if stays else None, payload
 
 
 def _start_timeout(order: StartOrder) -> RefusedError:

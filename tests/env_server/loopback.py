@@ -57,9 +57,7 @@ class Player:
 
     async def end(self, cause: environment_pb2.EndCause.ValueType = environment_pb2.END_CAUSE_CLIENT_REQUEST):
         """End the episode."""
-        request = environment_pb2.EndEpisodeRequest(
-            episode_id=self.episode_id, episode_token=self.token, cause=cause
-        )
+        request = environment_pb2.EndEpisodeRequest(episode_id=self.episode_id, episode_token=self.token, cause=cause)
         return (await self.stub.EndEpisode(request, timeout=60.0)).result
 
 

@@ -53,6 +53,15 @@ class InvalidActionEnvironment(EchoEnvironment):
         return dataclasses.replace(super().step(action), action_valid=False)
 
 
+class MirrorEnvironment(EchoEnvironment):
+    """Shows the action as the observation."""
+
+    spec: ClassVar[EnvironmentSpec] = _spec("mirror", is_thread_safe=False)
+
+    def step(self, action: str) -> Transition:
+        return dataclasses.replace(super().step(action), observation=action)
+
+
 class ParentEnvironment(EchoEnvironment):
     """Starts a child process in each episode and tells its id, as a Java-backed environment would."""
 
@@ -71,13 +80,13 @@ class PreparedEnvironment(EchoEnvironment):
         is_thread_safe=False,
         knobs=(
             *EchoEnvironment.spec.knobs,
-            KnobSpec(name="hangs", kind="bool", default=False, description="never get ready"),
+            KnobSpec(name="is_hanging", kind="bool", default=False, description="never get ready"),
         ),
     )
 
     @classmethod
     def prepare(cls, task_id: str, knobs: Mapping[str, KnobValue], seed: int) -> None:
-        if knobs.get("hangs"):
+        if knobs.get("is_hanging"):
             subprocess.run(["sleep", "600"], check=True)
         with Path(os.environ["PREPARED_LOG"]).open("a") as log:
             log.write(f"{os.getpid()} {task_id}\n")

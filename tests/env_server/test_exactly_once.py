@@ -52,7 +52,8 @@ def test_the_last_step_of_an_episode_can_be_repeated_after_its_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("turn_index", "action", "reason"), [(1, "birch", "ACTION_MISMATCH"), (0, "amber", "TURN_MISMATCH"), (3, "amber", "TURN_MISMATCH")]
+    ("turn_index", "action", "reason"),
+    [(1, "birch", "ACTION_MISMATCH"), (0, "amber", "TURN_MISMATCH"), (3, "amber", "TURN_MISMATCH")],
 )
 def test_a_step_that_is_not_next_is_refused_with_the_expected_index(turn_index: int, action: str, reason: str) -> None:
     async def main() -> None:
@@ -214,7 +215,9 @@ def test_an_end_keeps_the_status_of_an_episode_that_is_over() -> None:
             ended = await player.end(environment_pb2.END_CAUSE_TIME_LIMIT)
             assert ended.status == environment_pb2.EPISODE_STATUS_TRUNCATED
             assert await player.end(environment_pb2.END_CAUSE_STALENESS) == ended
-            await assert_refused((await client.start(index=1)).end(environment_pb2.END_CAUSE_TURN_LIMIT), "BAD_END_CAUSE")
+            await assert_refused(
+                (await client.start(index=1)).end(environment_pb2.END_CAUSE_TURN_LIMIT), "BAD_END_CAUSE"
+            )
 
     asyncio.run(main())
 

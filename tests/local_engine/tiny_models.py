@@ -29,7 +29,7 @@ def tiny_model(family: str, *, seed: int = 0, **fields: Any) -> Any:
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "head_dim": 12,
-        "max_position_embeddings": 512,
+        "max_position_embeddings": 4096,
         "initializer_range": 0.2,
         "eos_token_id": EOS_ID,
     }

@@ -1,0 +1,120 @@
+"""Starts a real engine process and talks to it over loopback."""
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+START_DEADLINE_S = 60.0
+DEADLINE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineClient:
+    """A blocking client of any server that speaks SGLang's dialect."""
+
+    base_url: str
+    api_key: str = ""
+    pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(max_workers=80))
+
+    def call(
+        self, method: str, path: str, body: object = None, *, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, Any]:
+        """Status and parsed body (text where it is not JSON)."""
+        connection = http.client.HTTPConnection(urlsplit(self.base_url).netloc, timeout=DEADLINE_S)
+        try:
+            payload = None if body is None else json.dumps(body)
+            sent = {"Authorization": f"Bearer {self.api_key}"} if headers is None else headers
+            connection.request(method, path, payload, dict(sent))
+            response = connection.getresponse()
+            content = response.read().decode()
+        finally:
+            connection.close()
+        is_json = response.headers.get("Content-Type", "").startswith("application/json")
+        return response.status, json.loads(content) if is_json else content
+
+    def post(self, path: str, body: object = None, *, expect: int = 200) -> Any:
+        """Body of a POST that must answer with `expect`."""
+        status, content = self.call("POST", path, {} if body is None else body)
+        assert status == expect, (status, content)
+        return content
+
+    def get(self, path: str, *, expect: int = 200) -> Any:
+        """Body of a GET that must answer with `expect`."""
+        status, content = self.call("GET", path)
+        assert status == expect, (status, content)
+        return content
+
+    def generate(self, input_ids: object, *, expect: int = 200, rid: str | None = None, **fields: Any) -> Any:
+        """One request with logprobs; sampling parameters by keyword, request fields under `body`."""
+        body = {"input_ids": input_ids, "return_logprob": True, **fields.pop("body", {})}
+        if rid is not None:
+            body["rid"] = rid
+        return self.post("/generate", body | {"sampling_params": fields}, expect=expect)
+
+    def start(self, input_ids: object, **fields: Any) -> Future[Any]:
+        """`generate` in another thread."""
+        return self.pool.submit(lambda: self.generate(input_ids, **fields))
+
+    def num_running(self) -> int:
+        """Requests that decode now."""
+        return int(self.get("/v1/loads?include=core")["loads"][0]["num_running_reqs"])
+
+    def num_unfinished(self) -> int:
+        """Requests that run or wait now."""
+        core = self.get("/v1/loads?include=core")["loads"][0]
+        return int(core["num_running_reqs"]) + int(core["num_waiting_reqs"])
+
+    def update(self, model_path: str, version: str, *, expect: int = 200, **fields: Any) -> Any:
+        """Load weights from a folder."""
+        body = {"model_path": model_path, "weight_version": version, **fields}
+        return self.post("/update_weights_from_disk", body, expect=expect)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Ask again until it is so; the calls themselves are the pause."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < deadline_s, "waited too long"
+
+
+def engine_command(settings: Mapping[str, object], *options: str) -> list[str]:
+    """Command line of the engine."""
+    overrides = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    return [sys.executable, "-m", "local_engine", *overrides, *options]
+
+
+def engine_environment(api_key: str) -> dict[str, str]:
+    """Environment of the engine: one thread, and the key."""
+    return os.environ | {"OMP_NUM_THREADS": "1", "LONGTURN_ENGINE_KEY": api_key}
+
+
+@contextmanager
+def serving(folder: Path, scratch: Path, *, api_key: str = "secret", **settings: object) -> Iterator[EngineClient]:
+    """A running engine for the model in `folder`; it must exit cleanly on SIGTERM."""
+    ready = scratch / f"ready-{time.monotonic_ns()}.json"
+    command = engine_command({"port": 0, "model_path": folder, **settings}, "--ready-file", str(ready))
+    process = subprocess.Popen(command, env=engine_environment(api_key), stderr=subprocess.PIPE, text=True)
+    try:
+        deadline_s = time.monotonic() + START_DEADLINE_S
+        while not ready.exists():
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < deadline_s, "the engine did not become ready"
+            time.sleep(0.02)  # nothing to wait on but the file
+        client = EngineClient(base_url=json.loads(ready.read_text())["url"], api_key=api_key)
+        yield client
+        client.pool.shutdown(wait=False)
+    finally:
+        process.terminate()
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors, errors

@@ -251,7 +251,11 @@ class _Session:
     def _serve(self, dispatcher: Dispatcher, run_id: str, ready_file: Path | None) -> None:
         status = StatusServer(self._status, port=self._config.status_port)
         self._stack.callback(status.close)
-        facts: dict[str, object] = {"dispatch": dispatcher.address, "status": status.address, "run_id": run_id}
+        facts: dict[str, object] = {
+            "dispatch": dispatcher.address,
+            "status_address": status.address,
+            "run_id": run_id,
+        }
         if self._config.metrics_port is not None:
             metrics = MetricsServer(self._metrics, port=self._config.metrics_port, setting="learner.metrics_port")
             self._stack.callback(metrics.close)

@@ -102,7 +102,7 @@ def _disk() -> Finding:
     return Finding(
         subject="disk",
         fact=f"{free_bytes / 2**30:.1f} GiB free in {Path.cwd()}",
-        mend="" if free_bytes >= _MIN_FREE_BYTES else "a run needs about 2 GiB: free some, or choose run.folder elsewhere",
+        mend="" if free_bytes >= _MIN_FREE_BYTES else "a run needs about 2 GiB: free some, or set run.folder",
     )
 
 
@@ -121,7 +121,9 @@ def _socket_files() -> Finding:
             server.bind(str(Path(folder) / "s"))
     except OSError as error:
         return Finding(
-            subject="socket files", fact=str(error), mend="use dispatch.address = tcp://127.0.0.1:PORT in the run's config"
+            subject="socket files",
+            fact=str(error),
+            mend="set learner.dispatch.address = tcp://127.0.0.1:PORT",
         )
     return Finding(subject="socket files", fact="usable")
 

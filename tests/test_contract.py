@@ -51,7 +51,7 @@ def test_the_wire_is_compatible_with_the_last_release() -> None:
         pytest.skip("not a git checkout: the last release cannot be looked up")
     tag = _run("git", "describe", "--tags", "--abbrev=0", "--match", "v*")
     if tag.returncode != 0:
-        print("no release tag exists yet: nothing to be compatible with")
+        sys.stdout.write("no release tag exists yet: nothing to be compatible with\n")
         return
     result = _buf("breaking", "proto", "--against", f".git#tag={tag.stdout.strip()},subdir=proto")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -65,7 +65,9 @@ def test_the_generated_code_is_up_to_date(tmp_path: Path) -> None:
     assert len(fresh) == 16
     for name, text in fresh.items():
         committed = (ROOT / "longturn" / "v1" / name).read_text()
-        diff = "\n".join(difflib.unified_diff(committed.splitlines(), text.splitlines(), name, "fresh", lineterm="", n=0))
+        diff = "\n".join(
+            difflib.unified_diff(committed.splitlines(), text.splitlines(), name, "fresh", lineterm="", n=0)
+        )
         assert not diff, f"run `make proto`\n{diff}"
 
 

@@ -72,7 +72,8 @@ COMMANDS = sorted(point.name for point in entry_points(group="longturn.commands"
 def test_help_is_answered_without_loading_anything_heavy(command: str) -> None:
     source = (
         "import sys\n"
-        "for name in ('torch', 'transformers', 'matplotlib', 'textworld', 'numpy', 'aiohttp'): sys.modules[name] = None\n"
+        "heavy = ('torch', 'transformers', 'matplotlib', 'textworld', 'numpy', 'aiohttp')\n"
+        "for name in heavy: sys.modules[name] = None\n"
         "from longturn.cli import build_app\n"
         "build_app()([sys.argv[1], '--help'])\n"
     )

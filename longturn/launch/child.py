@@ -32,8 +32,10 @@ class Child:
     """A running command. SIGTERM goes to the command alone, so that it can end its own workers in order; SIGKILL goes
     to the whole group."""
 
-    def __init__(self, name: str, command: Sequence[str], files: ChildFiles) -> None:
-        """Start `command`; output is appended to the files."""
+    def __init__(
+        self, name: str, command: Sequence[str], files: ChildFiles, *, variables: Mapping[str, str] | None = None
+    ) -> None:
+        """Start `command`; output is appended to the files. `variables` are added to its environment."""
         self.name = name
         self.command = tuple(command)
         self.files = files
@@ -43,7 +45,12 @@ class Child:
         tied = (sys.executable, "-m", "longturn.launch.tied", str(os.getpid()), *command)
         with files.stdout.open("ab") as stdout, files.stderr.open("ab") as stderr:
             self._process = subprocess.Popen(
-                tied, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True
+                tied,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+                env={**os.environ, **(variables or {})},
             )
         self.started_s = time.monotonic()
 

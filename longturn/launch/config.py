@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
@@ -30,7 +30,7 @@ class RunConfig(Config):
 class TaskMixConfig(Config):
     """Some tasks of one kind."""
 
-    filters: dict[str, str] = {}
+    filters: dict[str, str] = Field(default_factory=dict)
     """Attributes that the tasks must have, such as {family = "coin_collector", level = "116"}."""
     num_tasks: int = Field(ge=1)
     """The first so many of them, in the order of the server."""
@@ -58,21 +58,21 @@ class TasksConfig(Config):
     """Demonstrations are recorded on these."""
     train: TaskSetConfig
     """The learner's slots take these."""
-    valid: TaskSetConfig | None = None
-    """Panel for tuning and for the curve during training."""
+    valid: TaskSetConfig
+    """Panel for tuning, for the gate after the warm start, and for the curve during training."""
     test: TaskSetConfig
     """Panel for the table before and after; nothing is tuned on it."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.test.split == self.train.split:
-            raise ValueError("test.split must differ from train.split: the test panel is never trained on")
+        for name in ("valid", "test"):
+            if self.sets()[name].split in (self.train.split, self.warmstart.split):
+                raise ValueError(f"{name}.split must differ from train.split: that panel is never trained on")
         return self
 
     def sets(self) -> dict[str, TaskSetConfig]:
         """All sets by name, in the order in which they are needed."""
-        named = {"warmstart": self.warmstart, "train": self.train, "valid": self.valid, "test": self.test}
-        return {name: task_set for name, task_set in named.items() if task_set is not None}
+        return {"warmstart": self.warmstart, "train": self.train, "valid": self.valid, "test": self.test}
 
 
 class WarmstartConfig(Config):
@@ -84,7 +84,7 @@ class WarmstartConfig(Config):
     """Demonstrations; the task set is walked through as often as needed."""
     max_turns: int = Field(default=0, ge=0)
     """Turn limit of a demonstration; 0: the environment's."""
-    settings: dict[str, bool | int | float | str] = {}
+    settings: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Further settings of the demonstrator, passed on as they are."""
     gate_temperature: float = Field(default=1.0, ge=0)
     """Temperature at which the gate is checked."""
@@ -105,10 +105,9 @@ class EvaluationConfig(Config):
     """Most tokens of a completion."""
     max_episode_tokens: int = Field(default=4096, ge=1)
     """Most tokens of an episode."""
+    concurrency: int = Field(default=64, ge=1)
+    """Episodes played at once."""
     seed: int = Field(default=1, ge=0)
     """Seed of the samples, the same before and after."""
     other_temperatures: tuple[float, ...] = ()
     """Temperatures, besides 1 and 0, at which the warm start is evaluated too."""
-
-
-LogStyle = Literal["pretty", "json"]

@@ -1,4 +1,4 @@
-"""Phases of a run: each is done once, its wall time and result are kept in the run folder, and a resumed run skips it."""
+"""Phases of a run: each is done once; its wall time and result are kept, and a resumed run skips it."""
 
 from __future__ import annotations
 

@@ -80,6 +80,11 @@ class Supervisor:
         daemon = self._daemons.get(name)
         return daemon is not None and not daemon.is_done
 
+    def facts(self, name: str) -> Facts | None:
+        """What the daemon's newest ready file said; None before that, or if it does not run."""
+        daemon = self._daemons.get(name)
+        return None if daemon is None or daemon.is_done else daemon.facts
+
     def start_and_wait(self, spec: DaemonSpec) -> Facts:
         """Start a daemon and return what its ready file says."""
         self.start(spec)
@@ -118,10 +123,16 @@ class Supervisor:
         stop_all([daemon.child for daemon in daemons], grace_s=self._grace_s)
 
     def run(
-        self, name: str, command: Sequence[str], files: ChildFiles, *, each_tick: Callable[[], None] = lambda: None
+        self,
+        name: str,
+        command: Sequence[str],
+        files: ChildFiles,
+        *,
+        each_tick: Callable[[], None] = lambda: None,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         """Run a one-shot command to its end beside the daemons; raise DaemonFailedError unless it exits with 0."""
-        child = Child(name, command, files)
+        child = Child(name, command, files, variables=variables)
         try:
             while child.exit_code() is None:
                 self.tick()

@@ -37,9 +37,7 @@ def _line(rows: Sequence[Row], name: str, label: str, *, axis: str = "batch", is
     return Line(label=label, series=series(rows, axis=axis, name=name), is_dashed=is_dashed)
 
 
-def _held_out(
-    plays: Mapping[tuple[str, float], Evaluation], rows: Sequence[Row], num_batches: int
-) -> Chart:
+def _held_out(plays: Mapping[tuple[str, float], Evaluation], rows: Sequence[Row], num_batches: int) -> Chart:
     positions = {"before": 0.0, "after": float(num_batches)}
     points: list[Interval] = []
     for (point, temperature), play in sorted(plays.items()):

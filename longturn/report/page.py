@@ -89,7 +89,9 @@ def _held_out_table(summary: Mapping[str, object]) -> str:
         plays = _mapping(summary.get(key))
         paired = _mapping(plays.get("paired"))
         difference = (
-            f"{100 * _number(paired.get('change')):+.1f} points {_interval(paired.get('ci95'))}" if paired else "not yet"
+            f"{100 * _number(paired.get('change')):+.1f} points {_interval(paired.get('ci95'))}"
+            if paired
+            else "not yet"
         )
         rows.append(
             f"<tr><td>{label}</td><td>{_play(plays.get('before'))}</td><td>{_play(plays.get('after'))}</td>"
@@ -140,14 +142,23 @@ def _waits_table(rows: Sequence[Row]) -> str:
         for (daemon, peer), share in sorted(found.items(), key=lambda item: -item[1])
     )
     return (
-        "<p>Share of the launcher's looks, every few seconds during training, at which a daemon said that it waited.</p>"
+        "<p>Share of the launcher's looks, every few seconds of training, at which a daemon said it waited.</p>"
         f"<table><tr><th>daemon</th><th>waited for</th><th>share</th></tr>{body}</table>"
     )
 
 
 def _facts_table(summary: Mapping[str, object]) -> str:
     rows: list[str] = []
-    for key in ("run_id", "seed", "config_digest", "last_version", "trained_turns_mean", "trained_episodes", "restarts"):
+    for key in (
+        "run_id",
+        "seed",
+        "config_digest",
+        "policy_version",
+        "reason",
+        "trained_turns_mean",
+        "trained_episodes",
+        "restarts",
+    ):
         if key in summary:
             rows.append(f"<tr><td>{_text(key)}</td><td>{_text(summary[key])}</td></tr>")
     for name, seconds in _mapping(summary.get("phases_s")).items():

@@ -34,7 +34,7 @@ def read_metrics(folder: Path) -> dict[str, list[Row]]:
 
 
 def series(rows: Sequence[Row], *, axis: str, name: str) -> Series:
-    """The numbers called `name` along `axis`; of two rows at one position (a resumed run repeats some) the later counts."""
+    """The numbers called `name` along `axis`; where a resumed run repeats a position, the later row counts."""
     points: dict[float, float] = {}
     for row in rows:
         position, value = row.get(axis), row.get(name)

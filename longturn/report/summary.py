@@ -7,20 +7,27 @@ import platform
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from longturn.report.evaluations import Evaluation, change, read_evaluations
 from longturn.report.ledger import BatchFacts, read_batches
 
 _PACKAGES = ("longturn", "torch", "transformers", "tokenizers", "textworld", "grpcio", "protobuf", "pyzmq", "numpy")
+_LEARNED = ("run_id", "reason", "policy_version", "used_privileged_progress", "permuted_advantages", "phase_wall_s")
 SAMPLED, GREEDY = 1.0, 0.0
 
+# Values are what JSON holds.
+Summary = dict[str, Any]
 
-def build_summary(folder: Path) -> dict[str, object]:
+
+def build_summary(folder: Path) -> Summary:
     """The summary of a run; parts that the run has not reached are null."""
     plays = read_evaluations(folder)
     batches = read_batches(folder / "ledger.db") if (folder / "ledger.db").is_file() else []
+    learned = _read_json(folder / "learner_summary.json")
     return {
         **_read_json(folder / "launch.json"),
+        **{name: learned[name] for name in _LEARNED if name in learned},
         "held_out": _before_and_after(plays, SAMPLED),
         "held_out_greedy": _before_and_after(plays, GREEDY),
         "warm_start_temperatures": [
@@ -32,7 +39,7 @@ def build_summary(folder: Path) -> dict[str, object]:
     }
 
 
-def write_summary(folder: Path) -> dict[str, object]:
+def write_summary(folder: Path) -> Summary:
     """Write `summary.json` and return it."""
     summary = build_summary(folder)
     partial = folder / ".summary.json.partial"

@@ -53,7 +53,7 @@ def test_a_missing_file_says_how_to_give_another() -> None:
 
 
 def test_broken_toml_is_reported_with_its_place(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="not valid TOML.*line 1"):
+    with pytest.raises(ConfigError, match=r"not valid TOML.*line 1"):
         _load("[learner\n", tmp_path)
 
 

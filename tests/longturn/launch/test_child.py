@@ -13,8 +13,9 @@ from longturn.launch.child import Child, ChildFiles, stop_all
 
 SLEEPER = "import time; time.sleep(60)"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
-PARENT_OF_ONE = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {SLEEPER!r}]).pid, flush=True); " + (
-    "import time; time.sleep(60)"
+PARENT_OF_ONE = (
+    f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {SLEEPER!r}]).pid, flush=True); "
+    + ("import time; time.sleep(60)")
 )
 READY = (
     "import os, sys, time; from pathlib import Path; from longturn.ready import write_ready;"

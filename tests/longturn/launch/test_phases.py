@@ -31,14 +31,14 @@ def test_an_interrupted_phase_is_repeated_and_its_time_is_kept(tmp_path: Path) -
         PhaseLog(tmp_path, say=str).once("train", broken)
     spent_s = PhaseLog(tmp_path, say=str).wall_times_s()["train"]
     log = PhaseLog(tmp_path, say=str)
-    log.once("train", lambda: {})
+    log.once("train", dict)
     assert log.wall_times_s()["train"] >= spent_s
 
 
 def test_a_damaged_marker_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text("{")
     with pytest.raises(ConfigError, match=r"train\.json is damaged"):
-        PhaseLog(tmp_path, say=str).once("train", lambda: {})
+        PhaseLog(tmp_path, say=str).once("train", dict)
 
 
 def test_the_eta_follows_the_rate() -> None:

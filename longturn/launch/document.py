@@ -1,0 +1,131 @@
+"""The TOML document of a run: the user's settings, checked for unknown tables, with the run's paths filled in."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import secrets
+import socket
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import tomli_w
+
+from longturn.config import Tree, load_config
+from longturn.errors import ConfigError
+from longturn.launch.config import EvaluationConfig, RunConfig, TasksConfig, WarmstartConfig
+from longturn.launch.layout import RunLayout
+
+TABLES = ("run", "tasks", "warmstart", "imitate", "evaluation", "env_server", "engine", "act", "eval", "learner")
+
+
+def read_document(path: Path, overrides: Sequence[str]) -> Tree:
+    """The file with overrides such as `learner.batch.num_batches=3` applied; unknown tables are refused."""
+    try:
+        document: Tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"config file {path} does not exist; give another with --config") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"config file {path} is not valid TOML: {error}") from error
+    for override in overrides:
+        _apply(document, override)
+    for table in document:
+        if table not in TABLES:
+            close = difflib.get_close_matches(table, TABLES, n=1, cutoff=0.5)
+            hint = f", did you mean [{close[0]}]?" if close else f"; known are {', '.join(TABLES)}"
+            raise ConfigError(f"{path}: unknown table [{table}]{hint}")
+    return document
+
+
+def write_run_config(document: Tree, layout: RunLayout, *, seed: int) -> None:
+    """Write the run's config.toml: the user's settings, and the paths, seeds and sockets of this run."""
+    dispatch_address = layout.dispatch_address or f"tcp://127.0.0.1:{_free_port()}"
+    layout.engine_key.write_text(secrets.token_urlsafe(32), encoding="utf-8")
+    layout.engine_key.chmod(0o600)
+    filled = _merged(document, _run_settings(layout, dispatch_address, seed))
+    for table in ("env_server", "engine"):
+        _table(filled, table).setdefault("port", 0)
+    partial = layout.config.with_name(".config.toml.partial")
+    partial.write_text(tomli_w.dumps(filled), encoding="utf-8")
+    partial.replace(layout.config)
+
+
+def document_digest(document: Tree) -> str:
+    """Twelve hex digits that change whenever a setting changes; the run's name and folder do not count."""
+    counted = {table: content for table, content in document.items() if table != "run"}
+    return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:12]
+
+
+class LaunchConfig:
+    """The launcher's own tables."""
+
+    def __init__(self, path: Path, overrides: Sequence[str] = ()) -> None:
+        """Read them from a file with overrides; raises ConfigError naming the offending setting."""
+        by_table = {table: [text for text in overrides if text.startswith(f"{table}.")] for table in TABLES}
+        self.run = load_config(RunConfig, table="run", path=path, overrides=by_table["run"])
+        self.tasks = load_config(TasksConfig, table="tasks", path=path, overrides=by_table["tasks"])
+        self.warmstart = load_config(WarmstartConfig, table="warmstart", path=path, overrides=by_table["warmstart"])
+        self.evaluation = load_config(EvaluationConfig, table="evaluation", path=path, overrides=by_table["evaluation"])
+
+
+def _run_settings(layout: RunLayout, dispatch_address: str, seed: int) -> Tree:
+    tokenizer = {"tokenizer": str(layout.warm_start)}
+    return {
+        "engine": {
+            "model_path": str(layout.warm_start),
+            "weights_root": str(layout.folder / "weights"),
+            "api_key_file": str(layout.engine_key),
+        },
+        "act": {"run_dir": str(layout.folder), "renderer": tokenizer, "dispatch": {"address": dispatch_address}},
+        "eval": {"renderer": tokenizer},
+        "learner": {
+            "run_dir": str(layout.folder),
+            "seed": seed,
+            "model": {"path": str(layout.warm_start)},
+            "tasks": {"path": str(layout.tasks("train"))},
+            "evaluation": {"path": str(layout.tasks("valid"))},
+            "dispatch": {"address": dispatch_address},
+        },
+    }
+
+
+def _merged(document: Tree, filled: Tree) -> Tree:
+    merged = dict(document)
+    for name, value in filled.items():
+        below = merged.get(name)
+        merged[name] = _merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _table(document: Tree, name: str) -> Tree:
+    table = document.setdefault(name, {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"{name} must be a table, such as [{name}]")
+    return table
+
+
+def _apply(document: Tree, override: str) -> None:
+    name, separator, text = override.partition("=")
+    keys = name.strip().split(".")
+    if not separator or len(keys) < 2:
+        raise ConfigError(
+            f"override {override!r} has not the form table.name=value, such as learner.batch.num_batches=3"
+        )
+    branch = document
+    for key in keys[:-1]:
+        branch = _table(branch, key)
+    branch[keys[-1]] = _value(text.strip())
+
+
+def _value(text: str) -> object:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]

@@ -1,0 +1,195 @@
+"""A whole run, phase after phase. What a phase left in the run folder is all that the next one needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from longturn.errors import ConfigError, LongturnError
+from longturn.launch.command_lines import CommandLines
+from longturn.launch.crew import Crew, Every
+from longturn.launch.document import LaunchConfig
+from longturn.launch.layout import RunLayout
+from longturn.launch.phases import PhaseLog
+from longturn.launch.screen import Progress, Screen
+from longturn.launch.supervisor import Supervisor
+from longturn.launch.training import train
+from longturn.report.evaluations import evaluation_path
+from longturn.report.summary import GREEDY, SAMPLED
+from longturn.task_file import read_tasks
+
+_SHOW_EVERY_S = 0.5
+_STARTED = "server/episode/num_started"
+
+
+class GateError(LongturnError):
+    """The warm start is no start for training."""
+
+    reason = "WARM_START_GATE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Everything a phase works with."""
+
+    layout: RunLayout
+    config: LaunchConfig
+    supervisor: Supervisor
+    crew: Crew
+    commands: CommandLines
+    phases: PhaseLog
+    screen: Screen
+
+
+def warm_start(run: Run) -> None:
+    """From nothing to an imitated policy."""
+    run.phases.once("check settings", lambda: check_settings(run))
+    run.phases.once("task files", lambda: write_task_files(run))
+    run.phases.once("games", lambda: prepare_games(run))
+    run.phases.once("demonstrations", lambda: record_demonstrations(run))
+    run.phases.once("imitation", lambda: imitate(run))
+    run.phases.once("gate", lambda: check_gate(run))
+
+
+def whole_run(run: Run) -> None:
+    """From nothing to a trained and evaluated policy."""
+    warm_start(run)
+    model = run.layout.warm_start
+    temperatures = (SAMPLED, GREEDY, *run.config.evaluation.other_temperatures)
+    run.phases.once("evaluation before", lambda: evaluate(run, "before", model, "0", temperatures))
+    run.phases.once("training", lambda: train(run.crew, run.supervisor, run.screen, run.layout))
+    learned = json.loads((run.layout.folder / "learner_summary.json").read_text(encoding="utf-8"))
+    last_model, last_version = Path(learned["final_model"]), str(learned["policy_version"])
+    run.phases.once("evaluation after", lambda: evaluate(run, "after", last_model, last_version, (SAMPLED, GREEDY)))
+
+
+def check_settings(run: Run) -> Mapping[str, object]:
+    """Ask every daemon whether it takes its settings, before anything is started in earnest."""
+    for name, command in run.commands.dry_runs().items():
+        run.screen.show(Progress(phase="checking settings", text=name))
+        run.supervisor.run(f"check-{name}", command, run.layout.files(f"check-{name}"))
+    return {}
+
+
+def write_task_files(run: Run) -> Mapping[str, object]:
+    """Write all task files; the panels must share no task with what is trained on."""
+    server = run.crew.env_server()
+    counts: dict[str, object] = {}
+    seen: dict[str, str] = {}
+    for name, task_set in run.config.tasks.sets().items():
+        path = run.layout.tasks(name)
+        path.unlink(missing_ok=True)
+        for mix in task_set.mix:
+            run.screen.show(Progress(phase="task files", text=name))
+            command = run.commands.tasks(run.config.tasks.environment, task_set.split, mix, path, server)
+            run.supervisor.run("tasks", command, run.layout.files("tasks"))
+        entries = read_tasks(path)
+        counts[name] = len(entries)
+        for entry in entries:
+            earlier = seen.setdefault(entry.task.task_id, name)
+            if earlier != name and {earlier, name} != {"warmstart", "train"}:
+                raise ConfigError(f"task {entry.task.task_id} is in the sets {earlier} and {name}; change tasks.{name}")
+    return counts
+
+
+def prepare_games(run: Run) -> Mapping[str, object]:
+    """Make what the episodes need, such as generated games."""
+    server = run.crew.env_server()
+    names = [name for name, task_set in run.config.tasks.sets().items() if task_set.prepare]
+    for name in names:
+        path = run.layout.tasks(name)
+        total = len(read_tasks(path))
+        with_server_count(
+            run, f"preparing games ({name})", f"prepare-{name}", run.commands.prepare(path, server), total
+        )
+    return {"sets": names}
+
+
+def record_demonstrations(run: Run) -> Mapping[str, object]:
+    """Record demonstrations."""
+    config = run.config.warmstart
+    command = run.commands.record(config, run.crew.env_server(), seed=run.config.run.seed)
+    with_server_count(run, "recording demonstrations", "record", command, config.num_episodes)
+    return {"num_episodes": config.num_episodes}
+
+
+def imitate(run: Run) -> Mapping[str, object]:
+    """Imitate the demonstrations, showing the newest row of the imitation's measurements."""
+    every = Every(_SHOW_EVERY_S)
+    rows = run.layout.folder / "metrics" / "imitation.jsonl"
+
+    def show() -> None:
+        if every.is_due():
+            run.screen.show(imitation_progress(rows))
+
+    command = run.commands.imitate(seed=run.config.run.seed)
+    run.supervisor.run("imitate", command, run.layout.files("imitate"), each_tick=show)
+    return {"model": str(run.layout.warm_start)}
+
+
+def imitation_progress(path: Path) -> Progress:
+    """What the last complete row says."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    row = json.loads(lines[-1]) if lines and lines[-1].endswith("}") else {}
+    loss = row.get("imitation/loss/mean")
+    return Progress(
+        phase="imitating demonstrations",
+        done=row.get("training_step", 0),
+        total=row.get("imitation/run/num_steps", 0),
+        text="" if loss is None else f"loss {loss:.3f}",
+    )
+
+
+def check_gate(run: Run) -> Mapping[str, object]:
+    """Play the validation panel with the warm start; refuse to train what cannot learn or has nothing left to learn."""
+    config = run.config.warmstart
+    result = play(run, "gate", "valid", config.gate_temperature, run.layout.warm_start, "0")
+    success = float(result["success"])
+    if not config.gate_min_success <= success <= config.gate_max_success:
+        raise GateError(
+            f"the warm start wins {success:.0%} of the validation games, outside {config.gate_min_success:.0%} to"
+            f" {config.gate_max_success:.0%}: change imitate.num_steps or warmstart.num_episodes (or the gate,"
+            " warmstart.gate_min_success and gate_max_success) and start anew"
+        )
+    return {"success": success}
+
+
+def evaluate(run: Run, point: str, model: Path, version: str, temperatures: tuple[float, ...]) -> Mapping[str, object]:
+    """Play the test panel at each temperature; a play that an earlier start finished is not repeated."""
+    results: dict[str, object] = {}
+    for temperature in temperatures:
+        result = play(run, point, "test", temperature, model, version)
+        results[f"{temperature:g}"] = result["success"]
+    return results
+
+
+def play(run: Run, point: str, panel: str, temperature: float, model: Path, version: str) -> Mapping[str, float]:
+    """Play a panel once and return the result."""
+    out = evaluation_path(run.layout.folder, point, temperature)
+    if not out.exists():
+        addresses = {"engine": run.crew.engine(model, version), "env_server": run.crew.env_server()}
+        command = run.commands.evaluate(run.config.evaluation, panel, temperature, out, addresses)
+        title = f"evaluation {point}, " + ("greedy" if temperature == GREEDY else f"temperature {temperature:g}")
+        total = min(run.config.evaluation.num_tasks, len(read_tasks(run.layout.tasks(panel))))
+        key = run.layout.engine_key.read_text(encoding="utf-8")
+        with_server_count(run, title, f"eval-{point}", command, total, LONGTURN_ENGINE_KEY=key)
+    return json.loads(out.read_text(encoding="utf-8"))
+
+
+def with_server_count(run: Run, title: str, name: str, command: Sequence[str], total: int, **variables: str) -> None:
+    """Run a one-shot command that plays episodes; progress is what the env server counts meanwhile."""
+    every = Every(_SHOW_EVERY_S)
+    first = _num_started(run)
+
+    def show() -> None:
+        if every.is_due():
+            run.screen.show(Progress(phase=title, done=min(total, _num_started(run) - first), total=total))
+
+    run.supervisor.run(name, command, run.layout.files(name), each_tick=show, variables=variables)
+
+
+def _num_started(run: Run) -> float:
+    answer = run.crew.look("env_server")
+    return 0.0 if answer is None else answer.values.get(_STARTED, 0.0)

@@ -1,0 +1,139 @@
+"""One start of the launcher: makes or finds the run folder, supervises the phases, and leaves no process behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import tomli_w
+from rich.console import Console
+
+from longturn.config import Tree
+from longturn.errors import ConfigError, LongturnError
+from longturn.launch.command_lines import CommandLines
+from longturn.launch.crew import Crew
+from longturn.launch.document import LaunchConfig, document_digest, read_document, write_run_config
+from longturn.launch.layout import RunLayout, held
+from longturn.launch.phases import PhaseLog
+from longturn.launch.pipeline import Run
+from longturn.launch.screen import Screen
+from longturn.launch.supervisor import InterruptedRunError, Supervisor
+from longturn.launch.table import show_result
+from longturn.report.page import write_report
+from longturn.report.summary import write_summary
+
+_INTERRUPTED = 130
+
+
+def new_run(config: Path | None, *, name: str | None, seed: int | None, overrides: Sequence[str]) -> RunLayout:
+    """Make the folder of a new run, with its settings in it; refuses one that exists."""
+    if config is None:
+        raise ConfigError("name the settings with --config FILE, or a run to go on with by --resume FOLDER")
+    given = [f'run.name="{name}"'] if name is not None else []
+    given += [f"run.seed={seed}"] if seed is not None else []
+    document = read_document(config, [*overrides, *given])
+    # Checked before the folder is made: a refused setting leaves nothing behind.
+    settings = LaunchConfig(config, [*overrides, *given])
+    layout = RunLayout((settings.run.folder / settings.run.name).resolve())
+    if layout.config.exists():
+        raise ConfigError(
+            f"the run {settings.run.folder / settings.run.name} exists; go on with `longturn train --resume"
+            f" {settings.run.folder / settings.run.name}`, or choose another --run"
+        )
+    with held(layout):
+        _write_facts(layout, document, settings)
+        write_run_config(document, layout, seed=settings.run.seed)
+    return layout
+
+
+def resumed_run(folder: Path, *, has_settings: bool) -> RunLayout:
+    """Find the run to go on with."""
+    if has_settings:
+        raise ConfigError("a resumed run keeps its settings: give --resume alone, or start a new run with --run")
+    layout = RunLayout(folder.resolve())
+    if not layout.config.is_file():
+        raise ConfigError(f"{folder} holds no config.toml, so it is no run; start one with `longturn train --config`")
+    return layout
+
+
+def launch(layout: RunLayout, work: Callable[[Run], None], console: Console) -> int:
+    """Run the phases of `work`; the exit code."""
+    hint = f"longturn train --resume {_shown(layout.folder)}"
+    with held(layout), _stop_requests() as stop:
+        try:
+            _supervise(layout, work, console, stop)
+        except InterruptedRunError:
+            console.print(f"stopped; go on with: {hint}", soft_wrap=True)
+            return _INTERRUPTED
+        except LongturnError as error:
+            raise type(error)(f"{error}\nonce that is mended, go on with: {hint}") from error
+    return 0
+
+
+def _supervise(layout: RunLayout, work: Callable[[Run], None], console: Console, stop: threading.Event) -> None:
+    settings = LaunchConfig(layout.config)
+    commands = CommandLines(layout)
+    with (
+        Screen(console) as screen,
+        Supervisor(wait=stop.wait, say=screen.say, grace_s=settings.run.grace_s) as supervisor,
+    ):
+        screen.say(f"run folder: {_shown(layout.folder)}")
+        crew = Crew(supervisor, commands, layout, settings.run)
+        phases = PhaseLog(layout.folder / "phases", say=screen.say)
+        work(
+            Run(
+                layout=layout,
+                config=settings,
+                supervisor=supervisor,
+                crew=crew,
+                commands=commands,
+                phases=phases,
+                screen=screen,
+            )
+        )
+        _count_restarts(layout, supervisor)
+    summary = write_summary(layout.folder)
+    if summary["held_out"]["after"] is not None:
+        show_result(console, summary, _shown(write_report(layout.folder)))
+
+
+def _write_facts(layout: RunLayout, document: Tree, settings: LaunchConfig) -> None:
+    layout.source.write_text(tomli_w.dumps(document), encoding="utf-8")
+    facts = {
+        "run": settings.run.name,
+        "seed": settings.run.seed,
+        "config_digest": document_digest(document),
+        "restarts": {},
+    }
+    layout.facts.write_text(json.dumps(facts, indent=1), encoding="utf-8")
+
+
+def _count_restarts(layout: RunLayout, supervisor: Supervisor) -> None:
+    facts = json.loads(layout.facts.read_text(encoding="utf-8"))
+    for name, number in supervisor.num_restarts.items():
+        facts["restarts"][name] = facts["restarts"].get(name, 0) + number
+    layout.facts.write_text(json.dumps(facts, indent=1), encoding="utf-8")
+
+
+@contextmanager
+def _stop_requests() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set."""
+    stop = threading.Event()
+    before = {
+        number: signal.signal(number, lambda number, frame: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _shown(path: Path) -> str:
+    """A path as short as it may be from here."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

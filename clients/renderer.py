@@ -23,13 +23,8 @@ from tokenizers import Tokenizer
 
 from longturn.errors import ConfigError
 from longturn.records import FinishReason, RenderMode, TokenSpan
+from longturn.tag_format import ACTION_END_TAG, ACTION_TAG, OBSERVATION_TAG, TAGS, THINK_END_TAG, THINK_TAG
 
-OBSERVATION_TAG = "<obs>"
-THINK_TAG = "<think>"
-THINK_END_TAG = "</think>"
-ACTION_TAG = "<action>"
-ACTION_END_TAG = "</action>"
-TAGS = (OBSERVATION_TAG, THINK_TAG, THINK_END_TAG, ACTION_TAG, ACTION_END_TAG)
 CUT_MARK = "[...]"
 _MAX_CHARACTERS_PER_TOKEN = 64
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from learner.config import LearnConfig
+from learner.imitation.config import ImitateConfig
 from longturn.logs import LogFormat
 from longturn.options import ConfigPath, DryRun, LogFormatOption, Overrides, ReadyFile, begin
 
@@ -28,9 +29,12 @@ def learn(
 ) -> None:
     """Train a policy from the episodes that actor pools hand in."""
     if imitate is not None:
-        from learner.imitation.command import imitate as run_imitation
+        imitation = begin(
+            ImitateConfig, table="imitate", path=config, overrides=overrides, dry_run=dry_run, log_format=log_format
+        )
+        from learner.imitation.command import run_imitation  # after parsing: it loads torch
 
-        run_imitation(imitate, config=config, overrides=overrides, dry_run=dry_run, log_format=log_format)
+        run_imitation(imitate, imitation)
         return
     settings = begin(
         LearnConfig, table="learner", path=config, overrides=overrides, dry_run=dry_run, log_format=log_format

@@ -1,0 +1,131 @@
+"""Cross-entropy on the demonstrations' reasoning and actions."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from learner.imitation.config import ImitateConfig
+from learner.imitation.muon import Muon
+from learner.imitation.rows import DemonstrationRow
+from learner.schedule import RateSchedule
+from longturn.errors import LongturnError
+from longturn.metrics import MetricsFile
+
+logger = logging.getLogger(__name__)
+
+_LENGTH_BUCKET_STEPS = 8
+_REPORT_STEPS = 25
+
+
+def imitate_rows(
+    model: PreTrainedModel, rows: Sequence[DemonstrationRow], config: ImitateConfig, metrics: MetricsFile
+) -> float:
+    """Train in place and return the mean loss of the last updates, in nats per imitated token."""
+    optimizers = _optimizers(model, config)
+    schedule = RateSchedule(
+        kind="linear",
+        learning_rate=1.0,
+        warmup_steps=config.warmup_steps,
+        min_ratio=config.min_rate_ratio,
+        total_steps=config.steps,
+    )
+    batches = _batches(rows, config)
+    model.train()
+    started_s, recent = time.monotonic(), list[float]()
+    for step in range(config.steps):
+        _set_rates(optimizers, config, schedule.rate(step))
+        limit = config.short_tokens if step < config.short_steps else None
+        recent.append(_update(model, next(batches), optimizers, limit))
+        recent = recent[-_REPORT_STEPS:]
+        if (step + 1) % _REPORT_STEPS == 0 or step + 1 == config.steps:
+            _report(step + 1, config.steps, recent, time.monotonic() - started_s, metrics)
+    model.eval()
+    return sum(recent) / len(recent)
+
+
+def _optimizers(model: PreTrainedModel, config: ImitateConfig) -> tuple[Muon, torch.optim.AdamW]:
+    """Muon for the matrices between the layers, AdamW for embeddings, norms and biases."""
+    embeddings = {id(model.get_input_embeddings().weight), id(model.get_output_embeddings().weight)}
+    matrices = [p for p in model.parameters() if p.dim() == 2 and id(p) not in embeddings]
+    chosen = {id(p) for p in matrices}
+    rest = [p for p in model.parameters() if id(p) not in chosen]
+    return (
+        Muon(matrices, lr=config.muon_rate),
+        torch.optim.AdamW(rest, lr=config.adamw_rate, betas=(0.9, 0.95), weight_decay=0.0),
+    )
+
+
+def _set_rates(optimizers: tuple[Muon, torch.optim.AdamW], config: ImitateConfig, share: float) -> None:
+    for optimizer, rate in zip(optimizers, (config.muon_rate, config.adamw_rate), strict=True):
+        for group in optimizer.param_groups:
+            group["lr"] = rate * share
+
+
+def _batches(rows: Sequence[DemonstrationRow], config: ImitateConfig) -> Iterator[list[DemonstrationRow]]:
+    """Episodes in random order, those of similar length together: padding costs more than its share."""
+    draw = random.Random(config.seed)
+    size = config.rows_per_step
+    while True:
+        order = draw.sample(range(len(rows)), len(rows))
+        batches: list[list[DemonstrationRow]] = []
+        for start in range(0, len(order), size * _LENGTH_BUCKET_STEPS):
+            chunk = [rows[index] for index in order[start : start + size * _LENGTH_BUCKET_STEPS]]
+            chunk.sort(key=lambda row: len(row.ids))
+            batches += [chunk[at : at + size] for at in range(0, len(chunk), size)]
+        draw.shuffle(batches)
+        yield from batches
+
+
+def _update(
+    model: PreTrainedModel,
+    rows: Sequence[DemonstrationRow],
+    optimizers: tuple[Muon, torch.optim.AdamW],
+    limit: int | None,
+) -> float:
+    ids_BT, mask_BT = _padded(rows, limit)
+    hidden_BTD = model.get_decoder()(input_ids=ids_BT[:, :-1], use_cache=False).last_hidden_state
+    trained = mask_BT[:, 1:]
+    logits_NV = hidden_BTD[trained] @ model.get_output_embeddings().weight.T
+    loss = functional.cross_entropy(logits_NV, ids_BT[:, 1:][trained])
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    return _finite(loss)
+
+
+def _finite(loss: Tensor) -> float:
+    value = float(loss.detach())
+    if not torch.isfinite(loss):
+        raise LongturnError(f"the imitation loss is {value}; lower imitate.muon_rate and imitate.adamw_rate")
+    return value
+
+
+def _padded(rows: Sequence[DemonstrationRow], limit: int | None) -> tuple[Tensor, Tensor]:
+    """Ids and response mask, B x T, padded at the end, where causal attention never looks."""
+    num_tokens = max(len(row.ids[:limit]) for row in rows)
+    ids_BT = torch.zeros(len(rows), num_tokens, dtype=torch.long)
+    mask_BT = torch.zeros(len(rows), num_tokens, dtype=torch.bool)
+    for index, row in enumerate(rows):
+        kept = len(row.ids[:limit])
+        ids_BT[index, :kept] = torch.tensor(row.ids[:limit])
+        mask_BT[index, :kept] = torch.tensor(row.response_mask[:limit])
+    return ids_BT, mask_BT
+
+
+def _report(step: int, steps: int, recent: Sequence[float], elapsed_s: float, metrics: MetricsFile) -> None:
+    loss = sum(recent) / len(recent)
+    remaining_s = elapsed_s / step * (steps - step)
+    metrics.write("imitation_step", step, {"imitation/loss": loss, "imitation/elapsed_s": elapsed_s})
+    logger.info(
+        "imitating", extra={"step": f"{step}/{steps}", "loss": round(loss, 4), "remaining_s": round(remaining_s)}
+    )

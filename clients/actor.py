@@ -130,8 +130,9 @@ class Actor:
     async def _play_within(
         self, plan: EpisodePlan, episode: RemoteEpisode, agent: Agent, turns: list[Turn]
     ) -> StepResult:
+        wall = asyncio.timeout(plan.max_episode_s or None)
         try:
-            async with asyncio.timeout(plan.max_episode_s or None) as wall:
+            async with wall:
                 return await self._play_turns(episode, agent, turns)
         except TimeoutError:
             if not wall.expired():

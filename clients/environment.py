@@ -281,7 +281,7 @@ class EnvClient:
                 episode_id=episode.episode_id,
                 episode_token=episode.episode_token,
                 turn_index=episode.turn_index,
-                action=action,
+                action=action if action.isascii() else _encodable(action),
             )
         )
         timeout_s = self._config.step_timeout_s
@@ -431,6 +431,11 @@ def _end_call(episode: RemoteEpisode, cause: EndCause) -> environment_pb2.PlayCa
             episode_id=episode.episode_id, episode_token=episode.episode_token, cause=end_cause_to_proto(cause)
         )
     )
+
+
+def _encodable(action: str) -> str:
+    """The action with lone surrogates, which UTF-8 cannot carry, as question marks."""
+    return action.encode("utf-8", "replace").decode("utf-8")
 
 
 def _retry_delay_s(error: LongturnError) -> float | None:

@@ -80,8 +80,9 @@ class GroupRun:
         self.num_unfinished -= len(skip)
         self._is_reproducible = await self._players.actor.is_reproducible(self.assignment.task.environment)
         members = [member for member in self.assignment.members if member.member_index not in skip]
+        wall = asyncio.timeout(self._rules.max_group_s or None)
         try:
-            async with asyncio.timeout(self._rules.max_group_s or None) as wall:
+            async with wall:
                 await self._play_all(members)
         except TimeoutError as error:
             if not wall.expired():
@@ -101,23 +102,28 @@ class GroupRun:
             raise failure
 
     async def _play_member(self, member: Member) -> None:
-        broken: LongturnError | None = None
-        for retry_index in range(self._rules.max_member_retries + 1):
+        num_tries = self._rules.max_member_retries + 1
+        for retry_index in range(num_tries):
             if retry_index:
                 self._players.metrics.count("actors/member/num_retries")
                 await asyncio.sleep(self._backoff.delay_s(retry_index))
-            try:
-                trajectory = await self._play_once(member, retry_index)
-                broken = broken_by(trajectory, is_wall_time_broken=True)
-            except (EpisodeError, PolicyError, UnreachableError, CallRefusedError) as error:
-                broken = error
-            if broken is None:
-                await self._players.submit(trajectory)
+            outcome = await self._try_once(member, retry_index)
+            if isinstance(outcome, Trajectory):
+                await self._players.submit(outcome)
                 self.num_unfinished -= 1
                 return
-            self._note(member, retry_index, broken)
-        message = f"member {member.member_index} broke {self._rules.max_member_retries + 1} times; the last: {broken}"
-        raise GroupFailedError(message, reason="MEMBER_RETRIES")
+            self._note(member, retry_index, outcome)
+            if retry_index == num_tries - 1:
+                message = f"member {member.member_index} broke {num_tries} times; the last: {outcome}"
+                raise GroupFailedError(message, reason="MEMBER_RETRIES")
+
+    async def _try_once(self, member: Member, retry_index: int) -> Trajectory | LongturnError:
+        """A trajectory that is a member, or why this episode gave none."""
+        try:
+            trajectory = await self._play_once(member, retry_index)
+        except (EpisodeError, PolicyError, UnreachableError, CallRefusedError) as error:
+            return error
+        return broken_by(trajectory, is_wall_time_broken=True) or trajectory
 
     def _note(self, member: Member, retry_index: int, broken: LongturnError) -> None:
         """Count a broken episode; give the group up at once if another one would break in the same way."""

@@ -93,23 +93,30 @@ async def play_panel(
 
 async def _play_entry(index: int, entry: TaskEntry, player: Player, actor: Actor, options: PanelOptions) -> Outcome:
     backoff = Backoff()
-    failure: LongturnError | None = None
-    for retry_index in range(options.max_retries + 1):
-        if retry_index:
-            await asyncio.sleep(backoff.delay_s(retry_index))
-        seed = derive_seed(options.seed, index, retry_index)
-        agent = player.make_agent(seed, f"panel-{options.seed}-{index}-{retry_index}")
-        try:
-            trajectory = await actor.play(_plan(entry, seed, retry_index, player, options), agent)
-            failure = broken_by(trajectory, is_wall_time_broken=False)
-        except (EpisodeError, PolicyError, UnreachableError, CallRefusedError) as error:
-            failure = error
-        if failure is None:
-            return Outcome(entry=entry, trajectory=trajectory)
-        logger.warning("episode broke", extra={"task_id": entry.task.task_id, "cause": str(failure)})
-        if _is_lasting(failure):
-            raise failure
-    return Outcome(entry=entry, failure=failure)
+    retry_index = 0
+    while True:
+        result = await _try_once(index, retry_index, entry, player, actor, options)
+        if isinstance(result, Trajectory):
+            return Outcome(entry=entry, trajectory=result)
+        logger.warning("episode broke", extra={"task_id": entry.task.task_id, "cause": str(result)})
+        if isinstance(result, UnreachableError) or result.reason in _LASTING_REASONS:
+            raise result
+        if retry_index == options.max_retries:
+            return Outcome(entry=entry, failure=result)
+        retry_index += 1
+        await asyncio.sleep(backoff.delay_s(retry_index))
+
+
+async def _try_once(
+    index: int, retry_index: int, entry: TaskEntry, player: Player, actor: Actor, options: PanelOptions
+) -> Trajectory | LongturnError:
+    seed = derive_seed(options.seed, index, retry_index)
+    agent = player.make_agent(seed, f"panel-{options.seed}-{index}-{retry_index}")
+    try:
+        trajectory = await actor.play(_plan(entry, seed, retry_index, player, options), agent)
+    except (EpisodeError, PolicyError, UnreachableError, CallRefusedError) as error:
+        return error
+    return broken_by(trajectory, is_wall_time_broken=False) or trajectory
 
 
 def _plan(entry: TaskEntry, seed: int, retry_index: int, player: Player, options: PanelOptions) -> EpisodePlan:
@@ -125,10 +132,3 @@ def _plan(entry: TaskEntry, seed: int, retry_index: int, player: Player, options
         sampling=player.sampling(seed),
         tokenizer_hash=player.tokenizer_hash,
     )
-
-
-def _is_lasting(failure: LongturnError) -> bool:
-    """Whether the failure would end every other entry in the same way."""
-    if isinstance(failure, UnreachableError):
-        return True
-    return failure.reason in _LASTING_REASONS

@@ -1,0 +1,66 @@
+"""Env servers in processes of their own, so that tests can kill and restart them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FAULTY = "env_server.environments.faulty:FaultyEnvironment"
+_START_S = 60.0
+
+
+class ServerProcess:
+    """One `python -m env_server`."""
+
+    def __init__(self, folder: Path, *, port: int = 0, settings: Sequence[str] = ()) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._ready = folder / "ready.json"
+        self._ready.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "env_server", "--env", "echo", "--env", FAULTY, "--workers", "1"]
+        command += ["--port", str(port), "--ready-file", str(self._ready)]
+        command += [part for setting in settings for part in ("--set", setting)]
+        with (folder / "stderr.log").open("w") as log:
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            self._process = subprocess.Popen(command, cwd=ROOT, stderr=log, env=environment)
+        self.address = self._wait_ready(folder / "stderr.log")
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    def _wait_ready(self, log: Path) -> str:
+        deadline_s = time.monotonic() + _START_S
+        while not self._ready.exists():
+            if self._process.poll() is not None or time.monotonic() > deadline_s:
+                raise RuntimeError(f"the env server did not start: {log.read_text()}")
+            time.sleep(0.02)  # another process cannot set our event
+        return str(json.loads(self._ready.read_text())["address"])
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, and wait."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            self._process.wait(timeout=30)
+
+
+@contextmanager
+def server_process(folder: Path, *, port: int = 0, settings: Sequence[str] = ()) -> Iterator[ServerProcess]:
+    """A server that is gone afterwards."""
+    server = ServerProcess(folder, port=port, settings=settings)
+    try:
+        yield server
+    finally:
+        server.stop()

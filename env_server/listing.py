@@ -48,7 +48,8 @@ class Listing:
         return environment_pb2.ListTasksResponse(
             tasks=[
                 environment_pb2.TaskInfo(
-                    task=task_to_proto(Task(environment=spec.name, task_id=item["task_id"], knobs=item["knobs"])),
+                    # What the id already fixes is not repeated as knobs of the task.
+                    task=task_to_proto(Task(environment=spec.name, task_id=item["task_id"])),
                     kind=item["kind"],
                     score_max=item["score_max"],
                 )

@@ -52,3 +52,13 @@ class GroupFilter(Protocol):
 def rank(scores: Sequence[float], candidates: Sequence[int]) -> list[int]:
     """Candidates by falling score; ties keep the order given, so a permutation of groups permutes the result."""
     return sorted(candidates, key=lambda index: -scores[index])
+
+
+def keep(scores: Sequence[float], kept: Sequence[int]) -> Selection:
+    """Selection of a rule whose only reason is rank: groups without any variance are named, the rest is outranked."""
+    verdicts = [Verdict.OUTRANKED if score > 0 else Verdict.ZERO_VARIANCE for score in scores]
+    for index in kept:
+        verdicts[index] = Verdict.KEPT
+    if not kept:
+        verdicts = [Verdict.WEAK_BATCH if verdict is Verdict.OUTRANKED else verdict for verdict in verdicts]
+    return Selection(scores=tuple(scores), verdicts=tuple(verdicts), kept=tuple(kept))

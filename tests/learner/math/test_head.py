@@ -181,5 +181,5 @@ def test_a_second_backward_of_onepass_is_refused() -> None:
     ],
 )
 def test_inputs_that_do_not_fit_are_refused(spoil: Callable[[Tensor, Tensor, Tensor], Inputs]) -> None:
-    with pytest.raises(ValueError, match="fit|targets|head is"):
+    with pytest.raises(ValueError, match=r"fit|targets|head is"):
         recompute(*spoil(*make_inputs()))

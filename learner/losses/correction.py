@@ -1,0 +1,62 @@
+"""What every off-policy correction is given and what it answers. N tokens.
+
+A correction fixes, before the first micro-batch: the policy the PPO ratio is taken to (the anchor), a detached weight
+per token, and the final mask.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from learner.layout import TokenLayout
+from learner.losses.ratio import log_ratio
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorrectionLimits:
+    """Numbers the corrections share; each says which it reads."""
+
+    cap: float = 2.0
+    """Upper bound C of the weight proximal / behaviour."""
+    over_cap: str = "truncate"
+    """truncate: the weight becomes the cap (token TIS); drop: it becomes 0, still counted in means (AReaL)."""
+    lower: float = 0.5
+    """Smallest weight that icepop and the rejecting modes accept."""
+    upper: float = 5.0
+    """Largest weight that icepop and the rejecting modes accept."""
+
+    def __post_init__(self) -> None:
+        if self.cap < 1:
+            raise ValueError(f"cap must be >= 1, got {self.cap}")
+        if self.over_cap not in ("truncate", "drop"):
+            raise ValueError(f"over_cap must be truncate or drop, got {self.over_cap!r}")
+        if not 0 <= self.lower <= 1 <= self.upper:
+            raise ValueError(f"need lower <= 1 <= upper, got {self.lower} and {self.upper}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CorrectionInputs:
+    """Logprobs of the sampled tokens at the start of the step and when they were sampled."""
+
+    proximal_logprobs_N: Tensor
+    behavior_logprobs_N: Tensor
+    mask_N: Tensor
+    layout: TokenLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Correction:
+    """`weights_N` multiplies the policy loss and the reference KL; `mask_N` is the final mask."""
+
+    anchor_logprobs_N: Tensor
+    weights_N: Tensor
+    mask_N: Tensor
+
+
+CorrectionRule = Callable[[CorrectionLimits, CorrectionInputs], Correction]
+
+
+def behavior_weights(proximal_logprobs_N: Tensor, behavior_logprobs_N: Tensor) -> Tensor:
+    """Untruncated importance weight proximal / behaviour of each token."""
+    return log_ratio(proximal_logprobs_N, behavior_logprobs_N).exp()

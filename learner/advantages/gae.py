@@ -35,7 +35,7 @@ def two_level_gae(
 ) -> tuple[tuple[float, ...], ...]:
     """Per turn, the advantages of its tokens: GAE over turns at their last tokens, then inside each turn.
 
-    The turn's own return is the reward of its last token, and no value crosses a turn's end. Turns are given explicitly;
+    The turn's own return is the reward of its last token, and no value crosses a turn's end. Turns are given;
     the released code finds them by non-zero reward and so merges a turn of reward 0 with the next.
     """
     last_values = [values[-1] for values in turn_values]

@@ -1,4 +1,4 @@
-"""GiGPO (Feng et al. 2025): the group advantage of the episode plus one among turns that start from the same observation.
+"""GiGPO (Feng et al. 2025): the group advantage of the episode plus one among turns that start from one observation.
 
 K turns, J trajectories. Statistics of the episode part are over trajectories; the released code's variant, over turn
 rows, is `episode_over_turns`, where long trajectories count more.

@@ -1,0 +1,279 @@
+"""SglangPolicy over real HTTP: what an engine may do to a turn, and what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from clients.config import SglangConfig
+from clients.policies.base import Completion, derive_seed
+from clients.policies.engines import Engine, EngineRegistry
+from clients.policies.sglang import SglangPolicy
+from longturn.errors import PolicyError
+from longturn.metrics import Metrics
+from longturn.records import FinishReason, PolicySpan, SamplingParams
+from tests.clients.scripted_engine import Answer, Ask, ScriptedEngine, refuse, serving_engine
+
+IDS = tuple(range(100, 110))
+ABORT = {"type": "abort", "message": "paused", "status_code": None, "err_type": None}
+
+
+def _script(ask: Ask) -> list[int]:
+    """The rest of IDS after what the prompt already holds of it."""
+    done = sum(index >= 100 for index in ask.input_ids)
+    return list(IDS[done:])
+
+
+@asynccontextmanager
+async def _policy(
+    *engines: ScriptedEngine, registry: EngineRegistry | None = None, **settings: float
+) -> AsyncIterator[tuple[SglangPolicy, Metrics]]:
+    metrics = Metrics()
+    config = SglangConfig.model_validate({"turn_budget_s": 20.0, "request_timeout_s": 5.0, **settings})
+    known = registry or EngineRegistry([Engine(url=engine.url, api_key="secret") for engine in engines])
+    async with SglangPolicy(config, engines=known, stop_token_ids=(109,), metrics=metrics) as policy:
+        yield policy, metrics
+
+
+async def _complete(policy: SglangPolicy, *, key: str = "episode-1", max_new_tokens: int = 16) -> Completion:
+    sampling = SamplingParams(temperature=0.7, max_new_tokens=max_new_tokens, seed=11)
+    return await policy.complete([1, 2, 3], sampling, episode_key=key, turn_index=4)
+
+
+def test_a_completion_is_what_the_engine_sampled() -> None:
+    async def main() -> None:
+        async with serving_engine(_script) as engine, _policy(engine) as (policy, _):
+            completion = await _complete(policy)
+        assert completion.token_ids == IDS
+        assert completion.logprobs == (-0.5,) * 10
+        assert completion.policy_spans == (PolicySpan(start=0, end=10, policy_version=0),)
+        assert completion.finish_reason is FinishReason.STOP
+        assert (completion.engine.name, completion.engine.version) == ("scripted", "7")
+        assert completion.cached_tokens == 3
+        [ask] = engine.asks
+        assert ask.input_ids == (1, 2, 3)
+        assert ask.headers["Authorization"] == "Bearer secret"
+        assert ask.sampling["temperature"] == 0.7
+        assert ask.sampling["stop_token_ids"] == [109]
+        assert ask.sampling["sampling_seed"] == derive_seed(11, 4, 0)
+
+    asyncio.run(main())
+
+
+def test_version_spans_of_a_frozen_request_become_policy_spans() -> None:
+    async def main() -> None:
+        async with serving_engine(_script) as engine, _policy(engine) as (policy, _):
+            engine.interfere = lambda ask, answer: Answer(answer.ids, versions=(("6", 0, 4), ("7", 4, 10)))
+            completion = await _complete(policy)
+        assert completion.policy_spans == (
+            PolicySpan(start=0, end=4, policy_version=6),
+            PolicySpan(start=4, end=10, policy_version=7),
+        )
+
+    asyncio.run(main())
+
+
+def test_an_aborted_request_is_resumed_by_its_prefix_with_the_remaining_budget() -> None:
+    async def main() -> None:
+        async with serving_engine(_script) as engine, _policy(engine) as (policy, metrics):
+            cuts = iter([4, 0, 3])
+
+            def cut(ask: Ask, answer: Answer) -> Answer:
+                num = next(cuts, None)
+                engine.weight_version = {4: "1", 0: "2", 3: "2", None: "3"}[num]
+                return answer if num is None else Answer(answer.ids[:num], ABORT)
+
+            engine.interfere = cut
+            completion = await _complete(policy, max_new_tokens=12)
+        assert completion.token_ids == IDS
+        assert completion.policy_spans == (
+            PolicySpan(start=0, end=4, policy_version=1),
+            PolicySpan(start=4, end=7, policy_version=2),
+            PolicySpan(start=7, end=10, policy_version=3),
+        )
+        prompts = [ask.input_ids for ask in engine.asks]
+        assert prompts == [(1, 2, 3), (1, 2, 3, *IDS[:4]), (1, 2, 3, *IDS[:4]), (1, 2, 3, *IDS[:7])]
+        assert [ask.sampling["max_new_tokens"] for ask in engine.asks] == [12, 8, 8, 5]
+        assert metrics.snapshot()["actors/turn/aborted_segments"] == 3
+
+    asyncio.run(main())
+
+
+def test_an_abort_at_the_end_of_the_budget_is_a_length_stop() -> None:
+    async def main() -> None:
+        async with serving_engine(_script) as engine, _policy(engine) as (policy, _):
+            engine.interfere = lambda ask, answer: Answer(answer.ids, ABORT)
+            completion = await _complete(policy, max_new_tokens=6)
+        assert completion.token_ids == IDS[:6]
+        assert completion.finish_reason is FinishReason.LENGTH
+
+    asyncio.run(main())
+
+
+def test_a_request_that_is_refused_is_not_repeated_and_names_its_episode() -> None:
+    async def main() -> None:
+        async with serving_engine(_script) as engine, _policy(engine) as (policy, _):
+            engine.interfere = lambda ask, answer: refuse(400)
+            with pytest.raises(PolicyError, match="episode-1, turn 4.*400") as error:
+                await _complete(policy)
+            assert error.value.reason == "ENGINE_REFUSED"
+            assert len(engine.asks) == 1
+            engine.interfere = lambda ask, answer: Answer(
+                (), {"type": "abort", "message": "too long", "status_code": 400, "err_type": "BadRequest"}
+            )
+            with pytest.raises(PolicyError, match="too long"):
+                await _complete(policy)
+            assert len(engine.asks) == 2
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", ["status", "silence", "hang_up"])
+def test_a_failed_request_is_repeated_on_another_engine(kind: str) -> None:
+    async def main() -> None:
+        async with serving_engine(_script) as one, serving_engine(_script) as two:
+            async with _policy(one, two, request_timeout_s=0.5) as (policy, metrics):
+                for engine in (one, two):
+                    engine.interfere = lambda ask, answer: _fail(kind) if ask.rid.endswith(":0") else answer
+                completions = [await _complete(policy, key=f"episode-{number}") for number in range(4)]
+        assert all(completion.token_ids == IDS for completion in completions)
+        keys_one, keys_two = ({ask.episode_key for ask in engine.asks} for engine in (one, two))
+        assert keys_one == keys_two == {f"episode-{number}" for number in range(4)}
+        counts = metrics.snapshot()
+        assert counts.get("actors/engine/lost_requests", 0) + counts.get("actors/engine/failed_requests", 0) == 4
+
+    def _fail(kind: str) -> web.Response | None:
+        if kind == "status":
+            return refuse(503)
+        if kind == "silence":
+            return None
+        raise ConnectionResetError  # aiohttp's server answers 500 or drops the connection
+
+    asyncio.run(main())
+
+
+def test_engines_that_stay_away_end_the_turn_with_the_last_cause() -> None:
+    async def main() -> None:
+        registry = EngineRegistry([Engine(url="http://127.0.0.1:9")])
+        async with _policy(registry=registry, turn_budget_s=0.5) as (policy, _):
+            with pytest.raises(PolicyError, match=r"episode-1, turn 4.*127\.0\.0\.1:9") as error:
+                await _complete(policy)
+            assert error.value.reason == "ENGINE_AWAY"
+        async with _policy(registry=EngineRegistry()) as (policy, _):
+            with pytest.raises(PolicyError, match="no engine is in rotation"):
+                await _complete(policy)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("logprob", [math.nan, math.inf, 0.5])
+def test_a_broken_logprob_ends_the_episode(logprob: float) -> None:
+    async def main() -> None:
+        async with serving_engine(_script) as engine, _policy(engine) as (policy, _):
+            engine.interfere = lambda ask, answer: Answer(answer.ids, logprob=logprob)
+            with pytest.raises(PolicyError, match="episode-1") as error:
+                await _complete(policy)
+            assert error.value.reason == "BAD_LOGPROBS"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "versions", [(("1", 0, 4),), (("1", 0, 4), ("2", 5, 10)), (("1", 0, 6), ("2", 5, 10)), (("1", 1, 10),)]
+)
+def test_spans_with_gaps_or_overlaps_are_refused(versions: tuple[tuple[str, int, int], ...]) -> None:
+    async def main() -> None:
+        async with serving_engine(_script) as engine, _policy(engine) as (policy, _):
+            engine.interfere = lambda ask, answer: Answer(answer.ids, versions=versions)
+            with pytest.raises(PolicyError) as error:
+                await _complete(policy)
+            assert error.value.reason == "BAD_REPLY"
+
+    asyncio.run(main())
+
+
+def _announced(engine: ScriptedEngine, version: int, run_epoch: int = 1) -> EngineRegistry:
+    registry = EngineRegistry()
+    registry.announce([Engine(url=engine.url, policy_version=version)], policy_version=version, run_epoch=run_epoch)
+    return registry
+
+
+def test_a_turn_of_an_unconfirmed_version_waits_for_its_announcement() -> None:
+    async def main() -> None:
+        async with serving_engine(_script) as engine:
+            registry = _announced(engine, 4)
+            async with _policy(registry=registry) as (policy, metrics):
+                engine.weight_version = "5"
+                turn = asyncio.create_task(_complete(policy))
+                while not engine.answers:
+                    await asyncio.sleep(0.01)
+                registry.announce([Engine(url=engine.url, policy_version=5)], policy_version=5, run_epoch=1)
+                assert (await turn).policy_spans[0].policy_version == 5
+                assert "actors/turn/discarded_unconfirmed" not in metrics.snapshot()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("version", ["9", "default"])
+def test_a_turn_of_a_version_that_nobody_announces_is_discarded(version: str) -> None:
+    async def main() -> None:
+        async with serving_engine(_script) as engine:
+            async with _policy(registry=_announced(engine, 4), confirm_wait_s=0.1) as (policy, metrics):
+                engine.weight_version = version
+
+                def recover(ask: Ask, answer: Answer) -> Answer:
+                    if len(engine.answers) == 1:
+                        engine.weight_version = "4"
+                    return answer
+
+                engine.interfere = recover
+                completion = await _complete(policy)
+                assert completion.policy_spans == (PolicySpan(start=0, end=10, policy_version=4),)
+                assert metrics.snapshot()["actors/turn/discarded_unconfirmed"] == 1
+
+    asyncio.run(main())
+
+
+def test_a_new_epoch_does_not_confirm_what_the_old_one_left_open() -> None:
+    async def main() -> None:
+        async with serving_engine(_script) as engine:
+            registry = _announced(engine, 4)
+            async with _policy(registry=registry) as (policy, metrics):
+                engine.weight_version = "5"
+                turn = asyncio.create_task(_complete(policy))
+                while not engine.answers:
+                    await asyncio.sleep(0.01)
+                registry.announce([Engine(url=engine.url, policy_version=5)], policy_version=5, run_epoch=2)
+                await turn
+                assert len(engine.asks) == 2
+                assert metrics.snapshot()["actors/turn/discarded_unconfirmed"] == 1
+
+    asyncio.run(main())
+
+
+def test_an_older_epoch_or_version_changes_nothing() -> None:
+    registry = EngineRegistry()
+    new = [Engine(url="http://new", policy_version=7)]
+    old = [Engine(url="http://old", policy_version=8)]
+    assert registry.announce(new, policy_version=7, run_epoch=3)
+    assert not registry.announce(old, policy_version=8, run_epoch=2)
+    assert not registry.announce(old, policy_version=6, run_epoch=3)
+    assert registry.engines == tuple(new)
+    assert not registry.is_confirmed({8})
+
+
+def test_episodes_stick_to_their_engine_and_move_only_when_it_leaves() -> None:
+    urls = [f"http://engine-{number}" for number in range(4)]
+    keys = [f"episode-{number}" for number in range(400)]
+    full = EngineRegistry([Engine(url=url) for url in urls])
+    reduced = EngineRegistry([Engine(url=url) for url in urls[1:]])
+    before = {key: full.choose(key).url for key in keys}
+    after = {key: reduced.choose(key).url for key in keys}
+    assert all(before[key] == after[key] for key in keys if before[key] != urls[0])
+    shares = [sum(url == chosen for chosen in before.values()) for url in urls]
+    assert max(shares) <= 1.5 * len(keys) / len(urls)

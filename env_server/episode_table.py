@@ -205,9 +205,9 @@ class EpisodeTable:
     async def until_quiet(self, episode: Episode) -> None:
         """Wait until no step of the episode is in flight."""
         while episode.action is not None:
-            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            episode.deliveries.append(lambda _result, _size, done=done: done.done() or done.set_result(None))
-            await done
+            done = asyncio.Event()
+            episode.deliveries.append(lambda _result, _size, done=done: done.set())
+            await done.wait()
 
     def renew(self, episode_id: str, token: str) -> bool:
         """Renew a lease; False if the episode is unknown, over or not the caller's."""

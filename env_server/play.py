@@ -19,6 +19,7 @@ from env_server.episode import Episode
 from env_server.refusals import RefusedError, to_call_error
 from longturn.v1 import environment_pb2
 
+EOF: object = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 REPLY_OVERHEAD = 64
 """Bytes of a reply beyond its result, at most."""
 Reply = environment_pb2.PlayReply
@@ -77,7 +78,7 @@ class PlayStream:
         self._put(Reply(moved=environment_pb2.EpisodeMoved(episode_id=episode_id)))
 
     async def _read(self, context: PlayContext) -> None:
-        while (request := await context.read()) is not grpc.aio.EOF:
+        while (request := await context.read()) is not EOF:
             for call in request.calls:
                 self._num_unanswered += 1
                 self._take(call)

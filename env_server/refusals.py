@@ -5,9 +5,9 @@ A unary call gets a gRPC status with ErrorInfo and RetryInfo; the same facts tra
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
@@ -87,23 +87,20 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], refusal: RefusedErr
     await context.abort(status.code, status.details, status.trailing_metadata)
 
 
-RequestT = TypeVar("RequestT")
+P = ParamSpec("P")
 ResponseT = TypeVar("ResponseT")
-ServicerT = TypeVar("ServicerT")
-Method = Callable[[ServicerT, RequestT, "grpc.aio.ServicerContext[Any, Any]"], Awaitable[ResponseT]]
 
 
-def refusing(
-    method: Method[ServicerT, RequestT, ResponseT],
-) -> Method[ServicerT, RequestT, ResponseT]:
-    """Let a unary rpc method raise RefusedError."""
+def refusing(method: Callable[P, Coroutine[Any, Any, ResponseT]]) -> Callable[P, Coroutine[Any, Any, ResponseT]]:
+    """Let a unary rpc method, (self, request, context), raise RefusedError."""
 
     @wraps(method)
-    async def answer(servicer: ServicerT, request: RequestT, context: grpc.aio.ServicerContext[Any, Any]) -> ResponseT:
+    async def answer(*args: P.args, **kwargs: P.kwargs) -> ResponseT:
         try:
-            return await method(servicer, request, context)
+            return await method(*args, **kwargs)
         except RefusedError as refusal:
-            await abort(context, refusal)
+            _, _, context = args
+            await abort(cast("grpc.aio.ServicerContext[Any, Any]", context), refusal)
 
     return answer
 

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Protocol
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -47,6 +48,18 @@ PENDING_CALLS = 65_536
 """gRPC cancels calls at random beyond its default of 1,000 waiting ones."""
 
 
+class Health(Protocol):
+    """The standard health service."""
+
+    async def set(self, service: str, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+        """Set a service's status."""
+        ...
+
+    async def enter_graceful_shutdown(self) -> None:
+        """Set every service to NOT_SERVING for good."""
+        ...
+
+
 class EnvServer:
     """A running server."""
 
@@ -58,7 +71,7 @@ class EnvServer:
         table: EpisodeTable,
         grpc_server: grpc.aio.Server,
         service: EnvironmentService,
-        health_servicer: health.aio.HealthServicer,
+        health_servicer: Health,
         board: StatusBoard,
     ) -> None:
         self.address = address
@@ -250,10 +263,10 @@ def _table_limits(config: EnvServerConfig) -> TableLimits:
 
 async def _register(
     grpc_server: grpc.aio.Server, service: EnvironmentService, board: StatusBoard, *, has_reflection: bool
-) -> health.aio.HealthServicer:
+) -> Health:
     environment_pb2_grpc.add_EnvironmentServiceServicer_to_server(service, grpc_server)
     status_pb2_grpc.add_StatusServiceServicer_to_server(StatusServicer(board), grpc_server)
-    health_servicer = health.aio.HealthServicer()
+    health_servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack it
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, grpc_server)
     for name in ("", SERVICE, STATUS_SERVICE):
         await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)

@@ -87,7 +87,9 @@ class EnvironmentService(environment_pb2_grpc.EnvironmentServiceServicer):
         """Apply one action to each of several episodes."""
         return await StepBatch(self._calls, request, max_message_bytes=self._calls.max_result_bytes).run()
 
-    async def Play(self, request_iterator: object, context: Context) -> None:
+    async def Play(  # type: ignore[override]  # reads and writes through its context, which gRPC allows
+        self, request_iterator: object, context: Context
+    ) -> None:
         """Carry many episodes."""
         limits = self._info.limits
         stream = PlayStream(

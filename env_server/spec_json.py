@@ -15,7 +15,14 @@ def spec_to_json(spec: EnvironmentSpec) -> dict[str, Any]:
 
 def spec_from_json(tree: dict[str, Any]) -> EnvironmentSpec:
     """Build what `spec_to_json` took apart."""
-    knobs = tuple(KnobSpec(**{**knob, "choices": tuple(knob["choices"])}) for knob in tree["knobs"])
-    return EnvironmentSpec(
-        **{**tree, "knobs": knobs, "splits": tuple(tree["splits"]), "determinism": Determinism(tree["determinism"])}
-    )
+    values = dict(tree)
+    values["knobs"] = tuple(_knob_from_json(knob) for knob in tree["knobs"])
+    values["splits"] = tuple(tree["splits"])
+    values["determinism"] = Determinism(tree["determinism"])
+    return EnvironmentSpec(**values)
+
+
+def _knob_from_json(tree: dict[str, Any]) -> KnobSpec:
+    values = dict(tree)
+    values["choices"] = tuple(tree["choices"])
+    return KnobSpec(**values)

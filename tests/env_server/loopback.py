@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 from google.rpc import error_details_pb2
@@ -69,7 +71,7 @@ class Client:
     metrics: Metrics
     stub: environment_pb2_grpc.EnvironmentServiceAsyncStub
 
-    async def start(self, environment: str = "echo", index: int = 0, **options: object) -> Player:
+    async def start(self, environment: str = "echo", index: int = 0, **options: Any) -> Player:
         """Start an episode; see `start_request` for the options."""
         response = await self.stub.StartEpisode(start_request(environment, index, **options), timeout=60.0)
         return Player(self.stub, response.episode_id, response.episode_token, response.result)
@@ -81,7 +83,7 @@ def start_request(
     *,
     knobs: Mapping[str, KnobValue] | None = None,
     task_id: str | None = None,
-    **fields: object,
+    **fields: Any,
 ) -> environment_pb2.StartEpisodeRequest:
     """A start request with a fresh request id."""
     request = environment_pb2.StartEpisodeRequest(request_id=uuid.uuid4().hex)
@@ -89,8 +91,19 @@ def start_request(
     request.task.task_id = task_id or f"{environment}/train/{index:06d}"
     for name, value in (knobs or {}).items():
         request.task.knobs[name].CopyFrom(knob_to_proto(value))
-    request.MergeFrom(environment_pb2.StartEpisodeRequest(**fields))  # type: ignore[arg-type]
+    request.MergeFrom(environment_pb2.StartEpisodeRequest(**fields))
     return request
+
+
+async def until(is_true: Callable[[], object]) -> None:
+    """Wait until something holds; the test's own time limit ends the wait."""
+    while not is_true():  # noqa: ASYNC110  # the server under test has no event for every fact a test may wait for
+        await asyncio.sleep(0.005)
+
+
+async def until_in_flight(client: Client, number: int = 1) -> None:
+    """Wait until the server has this many calls in flight."""
+    await until(lambda: client.server.table.num_in_flight >= number)
 
 
 @asynccontextmanager

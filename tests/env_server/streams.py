@@ -12,6 +12,8 @@ import grpc
 from longturn.v1 import environment_pb2
 from tests.env_server.loopback import Client, Player, start_request
 
+EOF: object = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
+
 
 class Stream:
     """Sends calls, one message each unless told otherwise, and finds their replies."""
@@ -39,7 +41,7 @@ class Stream:
     async def read(self) -> None:
         """Read one message."""
         message = await self._call.read()
-        assert message is not grpc.aio.EOF, await self._call.code()
+        assert message is not EOF, await self._call.code()
         self.num_messages += 1
         for reply in message.replies:
             if not reply.call_id:
@@ -62,7 +64,7 @@ class Stream:
     async def finish(self) -> None:
         """Half-close and read what is left until the server ends the stream."""
         await self._call.done_writing()
-        while (message := await self._call.read()) is not grpc.aio.EOF:
+        while (message := await self._call.read()) is not EOF:
             for reply in message.replies:
                 self._replies[reply.call_id] = reply
 

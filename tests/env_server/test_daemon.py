@@ -117,18 +117,22 @@ async def _refusal_of_a_start(stub: environment_pb2_grpc.EnvironmentServiceAsync
 
 
 def test_a_drain_ends_at_its_time_limit(tmp_path: Path) -> None:
-    with daemon(tmp_path, "--env", "echo", "--set", "drain_timeout_s=0.3") as (process, address):
-        with grpc.insecure_channel(address) as channel:
-            stub = environment_pb2_grpc.EnvironmentServiceStub(channel)
-            started = stub.StartEpisode(start_request(knobs={"step_sleep_ms": 60_000.0}))
-            step = environment_pb2.StepRequest(
-                episode_id=started.episode_id, episode_token=started.episode_token, action="amber"
-            )
-            call = stub.Step.future(step)
-            time.sleep(0.3)  # lint: a step that never ends has no event to wait for
-            process.terminate()
-            assert process.wait(timeout=15.0) == 0
-            assert isinstance(call.exception(), grpc.RpcError)
+    with (
+        daemon(tmp_path, "--env", "echo", "--set", "drain_timeout_s=0.3") as (process, address),
+        grpc.insecure_channel(address) as channel,
+    ):
+        stub = environment_pb2_grpc.EnvironmentServiceStub(channel)
+        started = stub.StartEpisode(start_request(knobs={"step_sleep_ms": 60_000.0}))
+        step = environment_pb2.StepRequest(
+            episode_id=started.episode_id, episode_token=started.episode_token, action="amber"
+        )
+        call = stub.Step.future(step)
+        step.action = "birch"
+        with pytest.raises(grpc.RpcError):  # whichever of the two came first is in flight from now on
+            stub.Step(step, timeout=5.0)
+        process.terminate()
+        assert process.wait(timeout=15.0) == 0
+        assert isinstance(call.exception(), grpc.RpcError)
 
 
 def test_workers_have_folders_of_their_own_and_die_alone(tmp_path: Path) -> None:

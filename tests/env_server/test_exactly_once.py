@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from longturn.v1 import environment_pb2
-from tests.env_server.loopback import FAULTY, Client, error_info, loopback, start_request
+from tests.env_server.loopback import FAULTY, error_info, loopback, start_request, until_in_flight
 
 
 def test_steps_count_turns_and_sum_rewards() -> None:
@@ -233,9 +233,3 @@ def test_an_end_waits_for_the_step_in_flight() -> None:
             assert (await running).status == environment_pb2.EPISODE_STATUS_RUNNING
 
     asyncio.run(main())
-
-
-async def until_in_flight(client: Client, number: int = 1) -> None:
-    """Wait until the server has this many calls in flight."""
-    while client.server.table.num_in_flight < number:
-        await asyncio.sleep(0.005)

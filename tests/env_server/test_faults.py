@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from longturn.v1 import environment_pb2
-from tests.env_server.loopback import FAULTY, ODD, Client, error_info, loopback
+from tests.env_server.loopback import FAULTY, ODD, Client, error_info, loopback, until, until_in_flight
 from tests.env_server.streams import playing
 
 FAILED = environment_pb2.EPISODE_STATUS_FAILED
@@ -22,12 +22,6 @@ def kill_workers(client: Client) -> None:
     """SIGKILL every playing worker."""
     for worker in client.server.pool.workers:
         os.kill(worker.pid, signal.SIGKILL)
-
-
-async def until_in_flight(client: Client, number: int) -> None:
-    """Wait until the server has this many calls in flight."""
-    while client.server.table.num_in_flight < number:
-        await asyncio.sleep(0.005)
 
 
 def test_a_worker_killed_under_32_steps_loses_no_reply_and_changes_no_state() -> None:
@@ -187,9 +181,8 @@ def test_an_episode_that_cannot_be_replayed_is_lost_with_its_worker() -> None:
             await until_in_flight(client, 1)
             kill_workers(client)
             assert (await running).failure.reason == "EPISODE_LOST"
-            while (last := (await idle.get()).last).status != FAILED:
-                await asyncio.sleep(0.01)
-            assert last.failure.reason == "EPISODE_LOST"
+            await until(lambda: client.metrics.snapshot().get("server/episode/num_failed", 0) == 2)
+            assert (await idle.get()).last.failure.reason == "EPISODE_LOST"
 
     asyncio.run(main())
 

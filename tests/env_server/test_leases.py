@@ -8,18 +8,11 @@ import time
 import grpc
 import pytest
 
-from env_server.episode_table import EpisodeTable
 from longturn.v1 import environment_pb2
-from tests.env_server.loopback import Client, Player, error_info, loopback, retry_delay_s
+from tests.env_server.loopback import Player, error_info, loopback, retry_delay_s, until, until_in_flight
 from tests.env_server.streams import playing
 
 ABORTED = environment_pb2.EPISODE_STATUS_ABORTED
-
-
-async def until_count(client: Client, name: str, number: int) -> None:
-    """Wait until a counter has reached a number."""
-    while client.metrics.snapshot().get(name, 0) < number:
-        await asyncio.sleep(0.01)
 
 
 def test_idle_episodes_are_reaped_counted_and_make_room() -> None:
@@ -31,7 +24,7 @@ def test_idle_episodes_are_reaped_counted_and_make_room() -> None:
             assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
             assert error_info(caught.value).metadata["setting"] == "env_server.max_episodes"
             assert retry_delay_s(caught.value) > 0
-            await until_count(client, "server/episode/num_reaped", 8)
+            await until(lambda: client.metrics.snapshot().get("server/episode/num_reaped") == 8)
             assert await client.start(index=9)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await players[0].step()
@@ -105,18 +98,12 @@ def test_a_finished_episode_answers_for_a_while_and_is_then_dropped() -> None:
             player = await client.start()
             ended = await player.end()
             assert (await player.get()).last == ended
+            await until(lambda: not client.server.table.episodes)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                while True:
-                    await player.get()
-                    await asyncio.sleep(0.02)
+                await player.get()
             assert error_info(caught.value).reason == "EPISODE_NOT_FOUND"
-            assert _num_kept(client.server.table) == 0
 
     asyncio.run(main())
-
-
-def _num_kept(table: EpisodeTable) -> int:
-    return len(table.episodes)
 
 
 def test_episodes_and_calls_are_limited_per_client_and_in_all() -> None:
@@ -128,8 +115,7 @@ def test_episodes_and_calls_are_limited_per_client_and_in_all() -> None:
                 await client.start(index=2, client_id="a")
             assert error_info(caught.value).metadata["setting"] == "env_server.max_episodes_per_client"
             running = asyncio.create_task(player.step())
-            while client.server.table.num_in_flight < 1:
-                await asyncio.sleep(0.005)
+            await until_in_flight(client)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await other.step()
             assert error_info(caught.value).reason == "TOO_MANY_REQUESTS"

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from longturn.v1 import environment_pb2
-from tests.env_server.loopback import Player, loopback
+from tests.env_server.loopback import Player, loopback, until_in_flight
 from tests.env_server.streams import playing
 
 PlayCall = environment_pb2.PlayCall
@@ -17,6 +17,7 @@ def test_many_episodes_share_a_stream_and_each_keeps_its_own_turns() -> None:
     async def main() -> None:
         async with loopback(num_workers=2) as client, playing(client) as stream:
             players = [await stream.start(client, index=index, knobs={"horizon": 4}) for index in range(40)]
+            replies: list[environment_pb2.PlayReply] = []
             for turn in range(4):
                 calls = [PlayCall(step=player.request("amber", turn)) for player in players]
                 replies = [await stream.reply(call_id) for call_id in await stream.send(*calls)]
@@ -31,6 +32,7 @@ def test_steps_that_are_ready_together_travel_together() -> None:
     async def main() -> None:
         async with loopback() as client, playing(client) as stream:
             players = [await stream.start(client, index=index) for index in range(64)]
+            before = 0
             for turn in range(2):  # an episode's first step measures whether its steps are worth a thread
                 before = stream.num_messages
                 calls = [PlayCall(step=player.request("amber", turn)) for player in players]
@@ -92,8 +94,7 @@ def test_a_reconnected_client_gets_the_reply_it_missed() -> None:
             async with playing(client) as lost:
                 player = await lost.start(client, knobs={"step_sleep_ms": 200.0})
                 await lost.send(PlayCall(step=player.request("amber")))
-                while client.server.table.num_in_flight < 1:
-                    await asyncio.sleep(0.005)
+                await until_in_flight(client)
             async with playing(client) as stream:
                 await stream.ask(attach=_attach(player))
                 reply = await stream.ask(step=player.request("amber", 0))

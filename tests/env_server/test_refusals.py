@@ -6,6 +6,7 @@ import asyncio
 import pickle
 import socket
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -203,12 +204,13 @@ def test_a_malformed_message_is_an_error_of_its_call_alone() -> None:
 def test_health_reflection_and_status_are_served() -> None:
     async def main() -> None:
         async with loopback() as client, grpc.aio.insecure_channel(client.server.address) as channel:
-            health = health_pb2_grpc.HealthStub(channel)
+            health: Any = health_pb2_grpc.HealthStub(channel)
             request = health_pb2.HealthCheckRequest(service="longturn.v1.EnvironmentService")
             assert (await health.Check(request)).status == health_pb2.HealthCheckResponse.SERVING
             status = await status_pb2_grpc.StatusServiceStub(channel).GetStatus(status_pb2.GetStatusRequest())
             assert (status.daemon, status.phase) == ("env_server", "serving")
-            reflection = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
+            reflected: Any = reflection_pb2_grpc.ServerReflectionStub(channel)  # type: ignore[arg-type]  # an aio one
+            reflection = reflected.ServerReflectionInfo()
             await reflection.write(reflection_pb2.ServerReflectionRequest(list_services=""))
             listed = await reflection.read()
             await reflection.done_writing()
@@ -235,7 +237,7 @@ def test_preparation_runs_once_per_task_beside_the_steps(tmp_path: Path, monkeyp
     async def main() -> None:
         limits = {"prepare_timeout_s": 0.5}
         async with loopback(f"{ODD}:PreparedEnvironment", limits=limits) as client:
-            where = {"environment": "prepared", "task_id": "prepared/train/000001"}
+            where: dict[str, Any] = {"environment": "prepared", "task_id": "prepared/train/000001"}
             players = await asyncio.gather(*(client.start(**where) for _ in range(4)))
             assert len(log.read_text().splitlines()) == 1
             hanging = asyncio.create_task(_refusal(client, **where, knobs={"is_hanging": True}))

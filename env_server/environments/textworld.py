@@ -279,10 +279,10 @@ def _make_guide(facts: GameFacts) -> Guide:
 
 
 def _obtain(task: TextWorldTask) -> GameEntry:
-    cache = GameCache(default_cache_root(os.environ))
-    entry = cache.find(task)
-    if entry is not None:
-        return entry
+    return GameCache(default_cache_root(os.environ)).obtain(task, _generate)
+
+
+def _generate(task: TextWorldTask, folder: Path) -> GameFacts:
     from env_server.environments.textworld_generator import generate_game  # seconds of imports, only to make a game
 
-    return cache.obtain(task, generate_game)
+    return generate_game(task, folder)

@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -75,10 +74,10 @@ class GameCache:
 
     def obtain(self, task: TextWorldTask, make: Callable[[TextWorldTask, Path], GameFacts]) -> GameEntry:
         """The entry; `make` writes STORY and LOGIC into an empty folder where there is no good one yet."""
-        entry = self.find(task)
-        if entry is not None:
-            return entry
         try:
+            entry = self.find(task)
+            if entry is not None:
+                return entry
             with self._locked(task):
                 entry = self.find(task)  # whoever held the lock may have made it
                 if entry is None:
@@ -100,8 +99,8 @@ class GameCache:
     def _make(self, task: TextWorldTask, make: Callable[[TextWorldTask, Path], GameFacts]) -> None:
         folder = self.folder(task)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="making-", dir=self._root) as temporary:
-            work, ready = Path(temporary) / "work", Path(temporary) / "ready"
+        with self._scratch(task) as scratch:
+            work, ready = scratch / "work", scratch / "ready"
             work.mkdir()
             ready.mkdir()
             stored = asdict(make(task, work))
@@ -110,15 +109,25 @@ class GameCache:
                 os.replace(work / name, ready / name)
             (ready / _FACTS).write_text(json.dumps(stored))
             if folder.exists():  # only a corrupt entry is still here
-                shutil.move(folder, Path(temporary) / "corrupt")
+                os.rename(folder, scratch / "corrupt")
             os.rename(ready, folder)
+
+    @contextmanager
+    def _scratch(self, task: TextWorldTask) -> Iterator[Path]:
+        """An empty folder of the lock's holder; what a killed predecessor left in it goes first."""
+        scratch = self._root / f"making-{_lock_number(task)}"
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        try:
+            yield scratch
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
     @contextmanager
     def _locked(self, task: TextWorldTask) -> Iterator[None]:
         locks = self._root / "locks"
         locks.mkdir(parents=True, exist_ok=True)
-        number = int.from_bytes(hashlib.blake2b(task.task_id.encode(), digest_size=4).digest(), "little") % _NUM_LOCKS
-        with (locks / f"{number:04d}").open("w") as file:
+        with (locks / _lock_number(task)).open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # released when the file closes, also when the process dies
             yield
 
@@ -133,3 +142,8 @@ def default_cache_root(variables: Mapping[str, str]) -> Path:
 
 def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _lock_number(task: TextWorldTask) -> str:
+    digest = hashlib.blake2b(task.task_id.encode(), digest_size=4).digest()
+    return f"{int.from_bytes(digest, 'little') % _NUM_LOCKS:04d}"

@@ -1,14 +1,18 @@
 """Generates one TextWorld game, about five times as fast as `tw-make` and equal to it.
 
 Upstream compiles and plays a throw-away copy of every game only to annotate its quests, and parses the same grammar for
-every game. Inside `_fast_generation` both are replaced in this process; the package's files stay as they are.
+every game. Inside `fast_generation` both are replaced in this process; the package's files stay as they are. So is its
+way to start the compilers: Inform writes an index and telemetry into the home folder, where two of them would race.
 """
 
 # Upstream's annotations are wrong in places (one entity where it says a list, str where it means any setting).
 # pyright: reportArgumentType=false, reportOptionalSubscript=false, reportReturnType=false, reportOptionalMemberAccess=false
 # pyright: reportAttributeAccessIssue=false, reportUnnecessaryComparison=false
 
+import os
+import subprocess
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
@@ -20,9 +24,9 @@ from textworld.challenges.tw_coin_collector import coin_collector
 from textworld.challenges.tw_cooking import cooking
 from textworld.challenges.tw_simple import simple
 from textworld.challenges.tw_treasure_hunter import treasure_hunter
-from textworld.generator import QuestGenerationError, compile_game
+from textworld.generator import GenerationWarning, QuestGenerationError, compile_game
 from textworld.generator.data import KnowledgeBase
-from textworld.generator.inform7 import CouldNotCompileGameError, Inform7Game
+from textworld.generator.inform7 import CouldNotCompileGameError, Inform7Game, world2inform7
 from textworld.logic import Action, State
 
 from env_server.environment import EnvironmentBrokenError, KnobValue
@@ -48,8 +52,8 @@ def generate_game(task: TextWorldTask, folder: Path) -> GameFacts:
             f"textworld {installed} is installed, these tasks are those of {TEXTWORLD_VERSION}: "
             "pip install 'longturn[server-textworld]'"
         )
-    with _lock, _fast_generation():
-        game, layout = _make_in_split(task)
+    with _lock, fast_generation(folder):
+        game, layout = make_in_split(task)
         _compile(game, folder)
     return _facts(task, game, layout)
 
@@ -68,7 +72,7 @@ def annotate_quests(maker: GameMaker, commands: Sequence[str]) -> None:
             pending.remove(event)
 
 
-def _make_in_split(task: TextWorldTask) -> tuple[Game, str]:
+def make_in_split(task: TextWorldTask) -> tuple[Game, str]:
     """The first attempt whose layout belongs to the task's split and that upstream can solve."""
     for attempt in range(_MAX_ATTEMPTS):
         seeds = task.seeds(attempt)
@@ -181,16 +185,33 @@ def _solution(game: Game) -> tuple[str, ...]:
     return tuple(command for command, action in zip(commands, actions, strict=True) if action is not None)
 
 
+class _Compilers:
+    """Stands in for `subprocess` where TextWorld starts Inform: all that Inform writes stays in one folder."""
+
+    CalledProcessError = subprocess.CalledProcessError
+    STDOUT = subprocess.STDOUT
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def check_output(self, command: list[str], *, stderr: int) -> bytes:
+        return subprocess.check_output(command, stderr=stderr, cwd=self._folder, env={**os.environ, "HOME": "."})
+
+
 @contextmanager
-def _fast_generation() -> Iterator[None]:
+def fast_generation(folder: Path) -> Iterator[None]:
     set_walkthrough = GameMaker.set_walkthrough
     GameMaker.set_walkthrough = annotate_quests
     KnowledgeBase.load = _load_grammar_once
+    world2inform7.subprocess = _Compilers(folder)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", GenerationWarning)  # "added an adjective to a room's name": nothing to mend
+            yield
     finally:
         GameMaker.set_walkthrough = set_walkthrough
         KnowledgeBase.load = _load_grammar
+        world2inform7.subprocess = subprocess
 
 
 def _load_grammar_once(*args: object, **kwargs: object) -> KnowledgeBase:

@@ -48,7 +48,7 @@ class Admission:
 def should_wait(request: Request, num_reused: int, running: Sequence[Request]) -> bool:
     """Whether a running request is about to have a much longer shared prefix than the cache has now."""
     limit = request.max_reused
-    if limit - num_reused < WORTH_WAITING_TOKENS:
+    if limit < WORTH_WAITING_TOKENS:
         return False
     head = request.prompt[:WORTH_WAITING_TOKENS].tobytes()
     for leader in running:
@@ -59,6 +59,8 @@ def should_wait(request: Request, num_reused: int, running: Sequence[Request]) -
         num_compared = min(len(leader.prompt), len(request.prompt))
         equal = leading_equal(leader.prompt[np.newaxis, :num_compared], request.prompt[:num_compared])
         shared = min(int(equal[0]), limit)
-        if shared - num_reused >= WORTH_WAITING_TOKENS and leader.num_computed < shared:
+        # What the cache offers may be the leader's own half-computed prompt: then it is worth waiting for the rest.
+        is_worth_it = shared - num_reused >= WORTH_WAITING_TOKENS or num_reused == leader.num_computed
+        if is_worth_it and max(leader.num_computed, num_reused) < shared:
             return True
     return False

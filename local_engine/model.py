@@ -18,7 +18,6 @@ from local_engine.errors import StartError, WeightsError
 from local_engine.scheduler import Scheduler
 from local_engine.slots import SlotTable
 from local_engine.text import TextCodec
-from local_engine.transformers_backend import TransformersBackend
 from local_engine.weights import dtype_named, eos_token_ids, read_config, read_weights
 from longturn.metrics import Metrics
 
@@ -101,6 +100,10 @@ def build_backend(config: EngineConfig, raw: dict[str, Any], *, num_slots: int, 
     dtype = dtype_named(config.dtype, raw)
     is_fast = config.backend == "decoder" or (config.backend == "auto" and architecture_of(raw) in FAMILIES)
     if not is_fast:
+        from local_engine.transformers_backend import (
+            TransformersBackend,
+        )  # seconds of imports the decoder does not need
+
         return TransformersBackend(raw, num_slots=num_slots, device=device, dtype=dtype)
     shape = decoder_config(raw)
     check_memory(shape, num_slots * slot_tokens, device, dtype)

@@ -6,6 +6,9 @@ import asyncio
 import logging
 import os
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any  # facts are JSON
 
@@ -57,30 +60,44 @@ async def serve(config: EngineConfig, model: Model, metrics: Metrics, *, api_key
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
-    engine = Engine(
-        model.scheduler,
-        max_unfinished=config.max_running_requests + config.max_queued_requests,
-        metrics=metrics,
-    )
+    status = StatusServer(status_board(config, metrics))
+    try:
+        async with serving(config, model, metrics, api_key=api_key) as served:
+            logger.info("engine serving", extra={"url": served.url, "needs_key": bool(api_key)})
+            write_ready(ready_file, {"url": served.url, "address": served.url, "status_address": status.address})
+            signalled = asyncio.create_task(stopped.wait(), name="signal")
+            await asyncio.wait({served.compute, signalled}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        status.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A serving engine."""
+
+    url: str
+    compute: asyncio.Task[None]
+    """Ends when the compute thread does."""
+
+
+@asynccontextmanager
+async def serving(config: EngineConfig, model: Model, metrics: Metrics, *, api_key: str) -> AsyncIterator[Served]:
+    """Listen while the block runs; a crash of the compute thread is raised at its end."""
+    max_unfinished = config.max_running_requests + config.max_queued_requests
+    engine = Engine(model.scheduler, max_unfinished=max_unfinished, metrics=metrics)
     runner = web.AppRunner(
         build_application(config, model, engine, metrics, api_key=api_key),
         access_log=None,
         handler_cancellation=True,
         shutdown_timeout=SHUTDOWN_TIMEOUT_S,
     )
-    compute = asyncio.create_task(engine.run(), name="compute")
     await runner.setup()
-    status = StatusServer(status_board(config, metrics))
+    compute = asyncio.create_task(engine.run(), name="compute")
     try:
-        url = await bind(runner, config)
-        logger.info("engine serving", extra={"url": url, "needs_key": bool(api_key)})
-        write_ready(ready_file, {"url": url, "address": url, "status_address": status.address})
-        waits = {compute, asyncio.create_task(stopped.wait(), name="signal")}
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        yield Served(url=await bind(runner, config), compute=compute)
     finally:
         engine.stop()
         await runner.cleanup()
-        status.close()
         await compute
 
 

@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from tests.local_engine.conftest import Contract
-from tests.local_engine.engine_process import EngineClient, serving, wait_until
+from tests.local_engine.engine_process import EngineClient, serving_here, wait_until
 from tests.local_engine.test_contract_generate import assert_exact, output_logprobs, prompt_of
 from tests.local_engine.tiny_models import save_model, tiny_model
 
@@ -229,8 +229,8 @@ def test_metrics_count_tokens_and_time(client: EngineClient) -> None:
         assert f"longturn_engine_{name}_total" in text
 
 
-def test_a_long_prompt_does_not_stop_running_requests(tmp_path: Path, weights_root: Path) -> None:
-    with serving(weights_root / "v0", tmp_path, prefill_tokens_per_step=16, max_running_requests=4) as client:
+def test_a_long_prompt_does_not_stop_running_requests(weights_root: Path) -> None:
+    with serving_here(weights_root / "v0", prefill_tokens_per_step=16, max_running_requests=4) as client:
         running = client.start([5, 6], max_new_tokens=100, ignore_eos=True)
         wait_until(lambda: client.num_running() == 1)
         long = client.start(prompt_of(3000, seed=23), max_new_tokens=1, ignore_eos=True)
@@ -239,12 +239,8 @@ def test_a_long_prompt_does_not_stop_running_requests(tmp_path: Path, weights_ro
         long.result()
 
 
-def test_slots_are_evicted_when_there_are_more_episodes_than_slots(
-    tmp_path: Path, weights_root: Path, contract: Contract
-) -> None:
-    with serving(
-        weights_root / "v0", tmp_path, context_tokens=128, max_total_tokens=512, max_running_requests=4
-    ) as client:
+def test_slots_are_evicted_when_there_are_more_episodes_than_slots(weights_root: Path, contract: Contract) -> None:
+    with serving_here(weights_root / "v0", context_tokens=128, max_total_tokens=512, max_running_requests=4) as client:
         prompts = [prompt_of(40, seed=index) for index in range(12)]
         for _ in range(2):
             for prompt, future in [
@@ -258,7 +254,7 @@ def test_bfloat16_stays_near_float32(tmp_path: Path, family: str) -> None:
     model = tiny_model(family)
     folder = save_model(model, tmp_path / "model")
     contract_models = {"v0": model}
-    with serving(folder, tmp_path, dtype="bfloat16", context_tokens=256) as client:
+    with serving_here(folder, dtype="bfloat16", context_tokens=256) as client:
         contract = Contract(client=client, models=contract_models, tolerance=0.25)
         prompt = prompt_of(20)
         assert_exact(contract, prompt, client.generate(prompt, max_new_tokens=10, ignore_eos=True))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from clients.demonstrators.noisy_oracle import NoisyOracle
-from clients.demonstrators.wall_follower import WallFollower
+from clients.demonstrators.wall_follower import WallFollower, Wanderer
 from clients.policies.base import TextPolicy
 
 DEMONSTRATORS: Mapping[str, Callable[..., TextPolicy]] = {
     "wall_follower": WallFollower,
+    "wanderer": Wanderer,
     "noisy_oracle": NoisyOracle,
 }

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from clients.demonstrators import DEMONSTRATORS
+from clients.demonstrators.noisy_oracle import NoisyOracle
+from clients.demonstrators.rooms import RoomReader
+from clients.demonstrators.wall_follower import WallFollower, Wanderer
+from clients.policies.base import TextAction, TextPolicy
+from longturn.records import StepResult
+from tests.clients.demonstrators.maze import REFUSED, junctions, walk
+
+
+def play(policy: TextPolicy, *, seed: int = 0, num_rooms: int = 6, num_turns: int = 60) -> list[tuple[str, TextAction]]:
+    return asyncio.run(walk(policy.begin(seed), junctions(num_rooms), num_turns=num_turns))
+
+
+def test_a_sure_wall_follower_finds_the_coin_and_takes_it() -> None:
+    turns = play(WallFollower(follow_probability=1.0, noise=0.0))
+    assert turns[-1][1] == TextAction(action="take coin", reasoning="coin")
+
+
+@pytest.mark.parametrize("policy", [WallFollower(), Wanderer()])
+def test_equal_seeds_walk_equally_and_others_differ(policy: TextPolicy) -> None:
+    assert play(policy, seed=3) == play(policy, seed=3)
+    assert play(policy, seed=3) != play(policy, seed=4)
+
+
+def test_noise_is_shown_but_not_imitated() -> None:
+    turns = [turn for seed in range(40) for turn in play(Wanderer(noise=0.25), seed=seed)]
+    share = sum(not action.is_trained for _, action in turns) / len(turns)
+    assert 0.15 < share < 0.35
+    assert all(action.is_trained for _, action in play(Wanderer(noise=0.0)))
+
+
+def test_a_wanderer_never_turns_back_except_out_of_a_dead_end() -> None:
+    for seed in range(20):
+        for observation, action in play(Wanderer(noise=0.0), seed=seed):
+            came_from = action.reasoning.partition(" from ")[2].partition(" ")[0]
+            if observation.count("exit") > 1 and action.action != "take coin":
+                assert action.action != f"go {came_from}"
+
+
+def test_a_wanderer_notes_the_entry_after_a_dead_end_and_does_not_use_it() -> None:
+    choices: Counter[str] = Counter()
+    for seed in range(60):
+        for _, action in play(Wanderer(noise=0.0), seed=seed):
+            if action.reasoning.endswith("from east entry south"):
+                choices[action.action] += 1
+    assert set(choices) == {"go north", "go south"}
+    assert 0.3 < choices["go south"] / choices.total() < 0.7
+
+
+def test_a_refused_move_leaves_the_note_as_it_was() -> None:
+    reader = RoomReader()
+    reader.read("-= Hall =-\nexits north, east")
+    reader.move("north")
+    reader.read("-= Vault =-\nexit south, exit west")
+    reader.move("north")
+    reader.read(REFUSED)
+    assert (reader.exits, reader.came_from, reader.entry) == (("south", "west"), "south", "south")
+
+
+def test_the_room_name_is_not_read_for_exits() -> None:
+    reader = RoomReader()
+    reader.read("-= North Hall =-\nThere is an exit to the east.")
+    assert reader.exits == ("east",)
+
+
+def test_two_looks_next_door_keep_the_first_entry() -> None:
+    reader = RoomReader()
+    for observation, move in (("-= A =-\nnorth", "north"), ("-= B =-\nsouth east west", "east")):
+        reader.read(observation)
+        reader.move(move)
+    for move in ("west", "west", "east"):
+        reader.read("-= C =-\nsouth east west")
+        reader.move(move)
+    reader.read("-= B =-\nsouth east west")
+    assert (reader.came_from, reader.is_back, reader.entry) == ("west", True, "south")
+
+
+def test_a_noisy_oracle_marks_its_mistakes() -> None:
+    async def main() -> list[TextAction]:
+        player = NoisyOracle(noise=0.5).begin(1)
+        result = StepResult(observation="", oracle_action="go east", admissible_actions=("go east", "go west"))
+        return [await player.act(result) for _ in range(40)]
+
+    actions = asyncio.run(main())
+    assert {(action.action, action.is_trained) for action in actions} == {("go east", True), ("go west", False)}
+
+
+@pytest.mark.parametrize("name", sorted(DEMONSTRATORS))
+def test_a_share_outside_its_range_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="noise must lie in"):
+        DEMONSTRATORS[name](noise=1.5)

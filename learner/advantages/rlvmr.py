@@ -2,7 +2,7 @@
 
     A_turn = A_outcome + weight * A_meta,    A_meta over turns of the same group and tag
 
-Three rule sets for the meta reward: `repaired` (default) is the released code's with the parsed action and no reward for
+Three rule sets of the meta reward: `repaired` (default) is the released code with the parsed action and no reward for
 a reflection at turn 0; `released` keeps both faults; `appendix` follows the paper's algorithm 3. K turns.
 """
 

@@ -143,8 +143,11 @@ class TextWorldEnvironment(Environment):
         return self._episode.step(action)
 
     def oracle(self) -> str | None:
-        """Coin collector: always known. Others: on the walkthrough and after detours; None once the world was changed
-        in another way, unless the knob `policy_commands` is set."""
+        """The expert's next command.
+
+        Coin collector: known in every room. Others: on the walkthrough, after moves off it and after commands that only
+        look; None once any other command took a turn, unless the knob `policy_commands` is set.
+        """
         return None if self._episode is None else self._episode.oracle()
 
     def close(self) -> None:

@@ -77,6 +77,12 @@ def test_the_oracle_wins_and_the_rewards_sum_to_the_score(task_id: str) -> None:
     assert environment.oracle() is None
 
 
+@pytest.mark.parametrize("task_id", ONE_OF_EACH)
+def test_idling_earns_nothing(task_id: str) -> None:
+    transitions = play(task_id, ("wait", "look", "nonsense") * 12)
+    assert not any(transition.is_terminal or transition.success or transition.reward for transition in transitions)
+
+
 def test_the_oracle_of_long_quests_needs_as_many_turns_as_the_id_says() -> None:
     environment, _ = start(QUEST)
     assert len(play_oracle(environment)) >= 30

@@ -149,6 +149,7 @@ def test_version_1_messages_keep_their_bytes(name: str) -> None:
 
 def test_every_dispatch_message_travels_in_an_envelope() -> None:
     for field in dispatch_pb2.Envelope.DESCRIPTOR.oneofs_by_name["body"].fields:
+        assert field.message_type is not None
         body = getattr(dispatch_pb2, field.message_type.name)()
         assert type(unwrap(wrap(body))) is type(body)
 

@@ -52,6 +52,13 @@ def write_run_config(document: Tree, layout: RunLayout, *, seed: int) -> None:
     partial.replace(layout.config)
 
 
+def imitation_steps(config: Path) -> float:
+    """How many updates the imitation was told to make; 0, which shows no bar, where that is left to its default."""
+    table = tomllib.loads(config.read_text(encoding="utf-8")).get("imitate", {})
+    steps = table.get("steps", 0) if isinstance(table, dict) else 0
+    return float(steps) if isinstance(steps, int) else 0.0
+
+
 def document_digest(document: Tree) -> str:
     """Twelve hex digits that change whenever a setting changes; the run's name and folder do not count."""
     counted = {table: content for table, content in document.items() if table != "run"}

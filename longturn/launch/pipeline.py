@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from longturn.errors import ConfigError, LongturnError
 from longturn.launch.command_lines import CommandLines
 from longturn.launch.crew import Crew, Every
-from longturn.launch.document import LaunchConfig
+from longturn.launch.document import LaunchConfig, imitation_steps
 from longturn.launch.layout import RunLayout
 from longturn.launch.phases import PhaseLog
 from longturn.launch.screen import Progress, Screen
@@ -117,27 +118,29 @@ def record_demonstrations(run: Run) -> Mapping[str, object]:
 
 def imitate(run: Run) -> Mapping[str, object]:
     """Imitate the demonstrations, showing the newest row of the imitation's measurements."""
+    # What an interrupted imitation left would be shown as progress of this one.
+    shutil.rmtree(run.layout.warm_start, ignore_errors=True)
     every = Every(_SHOW_EVERY_S)
-    rows = run.layout.folder / "metrics" / "imitation.jsonl"
 
     def show() -> None:
         if every.is_due():
-            run.screen.show(imitation_progress(rows))
+            run.screen.show(imitation_progress(run.layout))
 
     command = run.commands.imitate(seed=run.config.run.seed)
     run.supervisor.run("imitate", command, run.layout.files("imitate"), each_tick=show)
     return {"model": str(run.layout.warm_start)}
 
 
-def imitation_progress(path: Path) -> Progress:
-    """What the last complete row says."""
+def imitation_progress(layout: RunLayout) -> Progress:
+    """What the last complete row says; the total is the setting that the imitation was given."""
+    path = layout.warm_start / "imitation.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     row = json.loads(lines[-1]) if lines and lines[-1].endswith("}") else {}
-    loss = row.get("imitation/loss/mean")
+    loss = row.get("imitation/loss")
     return Progress(
         phase="imitating demonstrations",
-        done=row.get("training_step", 0),
-        total=row.get("imitation/run/num_steps", 0),
+        done=row.get("imitation_step", 0),
+        total=imitation_steps(layout.config),
         text="" if loss is None else f"loss {loss:.3f}",
     )
 
@@ -150,7 +153,7 @@ def check_gate(run: Run) -> Mapping[str, object]:
     if not config.gate_min_success <= success <= config.gate_max_success:
         raise GateError(
             f"the warm start wins {success:.0%} of the validation games, outside {config.gate_min_success:.0%} to"
-            f" {config.gate_max_success:.0%}: change imitate.num_steps or warmstart.num_episodes (or the gate,"
+            f" {config.gate_max_success:.0%}: change imitate.steps or warmstart.num_episodes (or the gate,"
             " warmstart.gate_min_success and gate_max_success) and start anew"
         )
     return {"success": success}

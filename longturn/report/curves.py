@@ -41,7 +41,7 @@ def _held_out(plays: Mapping[tuple[str, float], Evaluation], rows: Sequence[Row]
     positions = {"before": 0.0, "after": float(num_batches)}
     points: list[Interval] = []
     for (point, temperature), play in sorted(plays.items()):
-        if temperature == 1.0:
+        if temperature == 1.0 and point in positions:
             summary = play.as_summary()
             low, high = summary["ci95"]  # type: ignore[misc]  # two numbers
             points.append(Interval(position=positions[point], value=play.success, low=low, high=high))

@@ -71,14 +71,18 @@ def temperature_sentence(summary: Mapping[str, object]) -> str:
     """How much of the rise a lower temperature alone would have given."""
     sampled = _mapping(summary.get("held_out"))
     before, after = _mapping(sampled.get("before")), _mapping(sampled.get("after"))
-    others = [_mapping(play) for play in _sequence(summary.get("warm_start_temperatures"))]
-    if not before or not after or len(others) < 2:
+    plays = [_mapping(play) for play in _sequence(summary.get("warm_start_temperatures"))]
+    if not before or not after or len(plays) < 2:
         return "The warm start was played at one temperature only, so the effect of temperature is not known."
-    best = max(others, key=lambda play: _number(play.get("success")))
+    best = max(plays, key=lambda play: _number(play.get("success")))
     rise = _number(after.get("success")) - _number(before.get("success"))
     alone = _number(best.get("success")) - _number(before.get("success"))
+    if best is before or alone <= 0:
+        return (
+            f"Success rose by {100 * rise:.0f} points at temperature 1; no other temperature improves the warm start."
+        )
     return (
-        f"Of the rise of {100 * rise:.0f} points at temperature 1, lowering the warm start's temperature to"
+        f"Of the change of {100 * rise:+.0f} points at temperature 1, lowering the warm start's temperature to"
         f" {_number(best.get('temperature')):g} alone would have given {100 * alone:.0f} points."
     )
 

@@ -11,6 +11,10 @@ from longturn.launch.phases import PhaseLog
 from longturn.launch.screen import Eta, clock
 
 
+def ignore(line: str) -> None:
+    """Stands for a screen that nobody looks at."""
+
+
 def test_a_finished_phase_is_skipped_and_keeps_its_result(tmp_path: Path) -> None:
     calls: list[int] = []
 
@@ -18,8 +22,8 @@ def test_a_finished_phase_is_skipped_and_keeps_its_result(tmp_path: Path) -> Non
         calls.append(1)
         return {"num_games": 3}
 
-    assert PhaseLog(tmp_path, say=str).once("prepare", work) == {"num_games": 3}
-    assert PhaseLog(tmp_path, say=str).once("prepare", work) == {"num_games": 3}
+    assert PhaseLog(tmp_path, say=ignore).once("prepare", work) == {"num_games": 3}
+    assert PhaseLog(tmp_path, say=ignore).once("prepare", work) == {"num_games": 3}
     assert len(calls) == 1
 
 
@@ -28,9 +32,9 @@ def test_an_interrupted_phase_is_repeated_and_its_time_is_kept(tmp_path: Path) -
         raise ConfigError("no")
 
     with pytest.raises(ConfigError):
-        PhaseLog(tmp_path, say=str).once("train", broken)
-    spent_s = PhaseLog(tmp_path, say=str).wall_times_s()["train"]
-    log = PhaseLog(tmp_path, say=str)
+        PhaseLog(tmp_path, say=ignore).once("train", broken)
+    spent_s = PhaseLog(tmp_path, say=ignore).wall_times_s()["train"]
+    log = PhaseLog(tmp_path, say=ignore)
     log.once("train", dict)
     assert log.wall_times_s()["train"] >= spent_s
 
@@ -38,7 +42,7 @@ def test_an_interrupted_phase_is_repeated_and_its_time_is_kept(tmp_path: Path) -
 def test_a_damaged_marker_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text("{")
     with pytest.raises(ConfigError, match=r"train\.json is damaged"):
-        PhaseLog(tmp_path, say=str).once("train", dict)
+        PhaseLog(tmp_path, say=ignore).once("train", dict)
 
 
 def test_the_eta_follows_the_rate() -> None:

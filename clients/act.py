@@ -114,7 +114,7 @@ async def _play(config: ActConfig, pool_id: str, metrics: Metrics, board: Status
         await stack.enter_async_context(_reporting(rows, metrics, config.metrics_interval_s))
 
         def make_players(pool: ActorPool) -> GroupPlayers:
-            return _group_players(pool, envs, policy, renderer, engines, metrics, config.num_actors)
+            return group_players(pool, envs, policy, renderer, engines, metrics, config.num_actors)
 
         pool = ActorPool(
             options,
@@ -128,7 +128,7 @@ async def _play(config: ActConfig, pool_id: str, metrics: Metrics, board: Status
         await pool.run()
 
 
-def _group_players(
+def group_players(
     pool: ActorPool,
     envs: EnvClient,
     policy: SglangPolicy,

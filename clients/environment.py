@@ -20,7 +20,7 @@ import platform
 import random
 import secrets
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TypeVar
 
@@ -45,7 +45,8 @@ from longturn.v1 import environment_pb2, environment_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
 
 PROTOCOL_VERSION = "1"
 """Version of the environment protocol that this client speaks."""
@@ -180,13 +181,7 @@ class EnvClient:
 
     async def list_environments(self) -> tuple[EnvironmentInfo, ...]:
         """The environments of the server, by name."""
-        reply = await self._unary(
-            self._stub.ListEnvironments(
-                environment_pb2.ListEnvironmentsRequest(),
-                timeout=self._config.call_timeout_s,
-                metadata=self._metadata,
-            )
-        )
+        reply = await self._unary(self._stub.ListEnvironments, environment_pb2.ListEnvironmentsRequest())
         return tuple(environment_from_proto(message) for message in reply.environments)
 
     async def environment(self, name: str) -> EnvironmentInfo:
@@ -195,7 +190,7 @@ class EnvClient:
             self._environments = {info.name: info for info in await self.list_environments()}
         if name not in self._environments:
             known = ", ".join(self._environments)
-            raise CallRefusedError(f"no environment {name!r}; this server has {known}", reason="UNKNOWN_ENVIRONMENT")
+            raise CallRefusedError(f"no environment {name!r}; this server has {known}", reason="ENVIRONMENT_NOT_FOUND")
         return self._environments[name]
 
     async def list_tasks(
@@ -209,8 +204,7 @@ class EnvClient:
             request = environment_pb2.ListTasksRequest(
                 environment=environment, split=split, filters=filters or {}, page_size=page_size, page_token=token
             )
-            call = self._stub.ListTasks(request, timeout=self._config.call_timeout_s, metadata=self._metadata)
-            reply = await self._unary(call)
+            reply = await self._unary(self._stub.ListTasks, request)
             tasks.extend(task_info_from_proto(message) for message in reply.tasks)
             token = reply.next_page_token
             if not token:
@@ -270,9 +264,7 @@ class EnvClient:
         request = environment_pb2.GetEpisodeRequest(
             episode_id=episode.episode_id, episode_token=episode.episode_token, with_transcript=True
         )
-        return await self._unary(
-            self._stub.GetEpisode(request, timeout=self._config.call_timeout_s, metadata=self._metadata)
-        )
+        return await self._unary(self._stub.GetEpisode, request)
 
     async def step_episode(self, episode: RemoteEpisode, action: str) -> StepResult:
         """See `RemoteEpisode.step`."""
@@ -361,33 +353,39 @@ class EnvClient:
                 reply = await self._stream.send(again, timeout_s=timeout_s, episode_id=episode_id)
         return reply
 
-    async def _unary(self, call: Awaitable[T]) -> T:
-        try:
-            return await call
-        except grpc.aio.AioRpcError as error:
-            raise error_from_rpc(error, self._peer) from error
+    async def _unary(
+        self,
+        method: grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT],
+        request: RequestT,
+        *,
+        timeout_s: float | None = None,
+    ) -> ResponseT:
+        """Ask until somebody answers, within `connect_budget_s`. These calls change nothing: repeats are harmless."""
 
-    async def _connect(self) -> None:
-        self._info = await until_answered(
-            self._ask_info,
+        async def attempt() -> ResponseT:
+            try:
+                return await method(request, timeout=timeout_s or self._config.call_timeout_s, metadata=self._metadata)
+            except grpc.aio.AioRpcError as error:
+                raise error_from_rpc(error, self._peer) from error
+
+        return await until_answered(
+            attempt,
             peer=self._peer,
             budget_s=self._config.connect_budget_s,
             backoff=Backoff(),
             board=self._board,
         )
+
+    async def _connect(self) -> None:
+        request = environment_pb2.GetServerInfoRequest(protocol_version=PROTOCOL_VERSION)
+        reply = await self._unary(self._stub.GetServerInfo, request, timeout_s=self._config.attempt_timeout_s)
+        self._info = server_info_from_proto(reply)
         if self._info.protocol_version != PROTOCOL_VERSION:
             raise ConfigError(
                 f"the env server at {self.address} speaks protocol {self._info.protocol_version!r}, this client "
                 f"{PROTOCOL_VERSION!r}; install the same longturn version on both sides",
                 reason="PROTOCOL_MISMATCH",
             )
-
-    async def _ask_info(self) -> ServerInfo:
-        request = environment_pb2.GetServerInfoRequest(protocol_version=PROTOCOL_VERSION)
-        call = self._stub.GetServerInfo(
-            request, timeout=self._config.attempt_timeout_s, metadata=self._metadata, wait_for_ready=False
-        )
-        return server_info_from_proto(await self._unary(call))
 
     def _open_stream(self) -> PlayCallType:
         return self._stub.Play(metadata=self._metadata)

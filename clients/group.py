@@ -78,7 +78,6 @@ class GroupRun:
     async def run(self, *, skip: frozenset[int] = frozenset()) -> None:
         """Play and submit all members but those in `skip`; raise GroupFailedError if that is impossible."""
         self.num_unfinished -= len(skip)
-        self._is_reproducible = await self._players.actor.is_reproducible(self.assignment.task.environment)
         members = [member for member in self.assignment.members if member.member_index not in skip]
         wall = asyncio.timeout(self._rules.max_group_s or None)
         try:
@@ -145,6 +144,7 @@ class GroupRun:
         players = self._players
         async with players.capacity:
             await self._await_version(is_retry=retry_index > 0)
+            self._is_reproducible = await players.actor.is_reproducible(self.assignment.task.environment)
             sampling = self._sampling(member, retry_index)
             plan = self._plan(member, retry_index, sampling)
             agent = players.make_agent(sampling, self._episode_key(member, retry_index), self._rules)

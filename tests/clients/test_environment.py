@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from longturn.metrics import Metrics
 from longturn.records import EndCause, EpisodeStatus, Failure, StepResult, Task
 from longturn.status import StatusBoard, get_status
 from tests.clients.daemons import ServerProcess, server_process
+from tests.clients.waiting import until
 
 ECHO = Task(environment="echo", task_id="echo/train/000003", knobs={"horizon": 6, "observation_bytes": 100})
 
@@ -34,6 +36,12 @@ def _closed_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _wait_reaped(address: str) -> None:
+    """Return once the server's own status counts a reaped episode."""
+    while not get_status(address).values.get("server/episode/num_reaped"):
+        time.sleep(0.1)
 
 
 async def _play(envs: EnvClient, task: Task, seed: int) -> list[StepResult]:
@@ -230,8 +238,7 @@ def test_a_full_server_is_waited_for(tmp_path: Path) -> None:
         async with EnvClient(_config(address), board=board) as envs:
             held = await envs.start(ECHO)
             waiting = asyncio.create_task(envs.start(ECHO, seed=1))
-            while not board.snapshot().waits:
-                await asyncio.sleep(0.01)
+            await until(lambda: board.snapshot().waits)
             assert "TOO_MANY_EPISODES" in board.snapshot().waits[0].reason
             await held.end()
             assert (await waiting).turn_index == 0
@@ -261,9 +268,7 @@ def test_leases_are_kept_only_for_episodes_that_somebody_holds(tmp_path: Path) -
             dropped = await envs.start(ECHO, seed=2)
             del dropped
             gc.collect()
-            async with asyncio.timeout(60):
-                while not (await asyncio.to_thread(get_status, address)).values.get("server/episode/num_reaped"):
-                    await asyncio.sleep(0.1)
+            await asyncio.to_thread(_wait_reaped, address)
             assert (await kept.step("still here")).turn_index == 1
 
     with server_process(tmp_path, settings=["lease_s=2.0"]) as server:

@@ -139,7 +139,7 @@ def test_any_text_becomes_ids_without_special_tokens(text: str, renderer: TagRen
 
 def test_a_tokenizer_without_the_tags_is_refused_with_the_remedy(tmp_path: Path) -> None:
     path = write_tokenizer(tmp_path / "tokenizer.json", tags=TAGS[:3])
-    with pytest.raises(ConfigError, match="no added token '<action>'.*longturn warmstart"):
+    with pytest.raises(ConfigError, match=r"no added token '<action>'.*longturn warmstart"):
         load_tag_renderer(path, max_observation_tokens=64)
 
 

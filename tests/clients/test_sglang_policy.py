@@ -18,6 +18,7 @@ from longturn.errors import PolicyError
 from longturn.metrics import Metrics
 from longturn.records import FinishReason, PolicySpan, SamplingParams
 from tests.clients.scripted_engine import Answer, Ask, ScriptedEngine, refuse, serving_engine
+from tests.clients.waiting import until
 
 IDS = tuple(range(100, 110))
 ABORT = {"type": "abort", "message": "paused", "status_code": None, "err_type": None}
@@ -119,7 +120,7 @@ def test_a_request_that_is_refused_is_not_repeated_and_names_its_episode() -> No
     async def main() -> None:
         async with serving_engine(_script) as engine, _policy(engine) as (policy, _):
             engine.interfere = lambda ask, answer: refuse(400)
-            with pytest.raises(PolicyError, match="episode-1, turn 4.*400") as error:
+            with pytest.raises(PolicyError, match=r"episode-1, turn 4.*400") as error:
                 await _complete(policy)
             assert error.value.reason == "ENGINE_REFUSED"
             assert len(engine.asks) == 1
@@ -136,11 +137,14 @@ def test_a_request_that_is_refused_is_not_repeated_and_names_its_episode() -> No
 @pytest.mark.parametrize("kind", ["status", "silence", "hang_up"])
 def test_a_failed_request_is_repeated_on_another_engine(kind: str) -> None:
     async def main() -> None:
-        async with serving_engine(_script) as one, serving_engine(_script) as two:
-            async with _policy(one, two, request_timeout_s=0.5) as (policy, metrics):
-                for engine in (one, two):
-                    engine.interfere = lambda ask, answer: _fail(kind) if ask.rid.endswith(":0") else answer
-                completions = [await _complete(policy, key=f"episode-{number}") for number in range(4)]
+        async with (
+            serving_engine(_script) as one,
+            serving_engine(_script) as two,
+            _policy(one, two, request_timeout_s=0.5) as (policy, metrics),
+        ):
+            for engine in (one, two):
+                engine.interfere = lambda ask, answer: _fail(kind) if ask.rid.endswith(":0") else answer
+            completions = [await _complete(policy, key=f"episode-{number}") for number in range(4)]
         assert all(completion.token_ids == IDS for completion in completions)
         keys_one, keys_two = ({ask.episode_key for ask in engine.asks} for engine in (one, two))
         assert keys_one == keys_two == {f"episode-{number}" for number in range(4)}
@@ -210,8 +214,7 @@ def test_a_turn_of_an_unconfirmed_version_waits_for_its_announcement() -> None:
             async with _policy(registry=registry) as (policy, metrics):
                 engine.weight_version = "5"
                 turn = asyncio.create_task(_complete(policy))
-                while not engine.answers:
-                    await asyncio.sleep(0.01)
+                await until(lambda: engine.answers)
                 registry.announce([Engine(url=engine.url, policy_version=5)], policy_version=5, run_epoch=1)
                 assert (await turn).policy_spans[0].policy_version == 5
                 assert "actors/turn/discarded_unconfirmed" not in metrics.snapshot()
@@ -222,19 +225,21 @@ def test_a_turn_of_an_unconfirmed_version_waits_for_its_announcement() -> None:
 @pytest.mark.parametrize("version", ["9", "default"])
 def test_a_turn_of_a_version_that_nobody_announces_is_discarded(version: str) -> None:
     async def main() -> None:
-        async with serving_engine(_script) as engine:
-            async with _policy(registry=_announced(engine, 4), confirm_wait_s=0.1) as (policy, metrics):
-                engine.weight_version = version
+        async with (
+            serving_engine(_script) as engine,
+            _policy(registry=_announced(engine, 4), confirm_wait_s=0.1) as (policy, metrics),
+        ):
+            engine.weight_version = version
 
-                def recover(ask: Ask, answer: Answer) -> Answer:
-                    if len(engine.answers) == 1:
-                        engine.weight_version = "4"
-                    return answer
+            def recover(ask: Ask, answer: Answer) -> Answer:
+                if len(engine.answers) == 1:
+                    engine.weight_version = "4"
+                return answer
 
-                engine.interfere = recover
-                completion = await _complete(policy)
-                assert completion.policy_spans == (PolicySpan(start=0, end=10, policy_version=4),)
-                assert metrics.snapshot()["actors/turn/discarded_unconfirmed"] == 1
+            engine.interfere = recover
+            completion = await _complete(policy)
+            assert completion.policy_spans == (PolicySpan(start=0, end=10, policy_version=4),)
+            assert metrics.snapshot()["actors/turn/discarded_unconfirmed"] == 1
 
     asyncio.run(main())
 
@@ -246,8 +251,7 @@ def test_a_new_epoch_does_not_confirm_what_the_old_one_left_open() -> None:
             async with _policy(registry=registry) as (policy, metrics):
                 engine.weight_version = "5"
                 turn = asyncio.create_task(_complete(policy))
-                while not engine.answers:
-                    await asyncio.sleep(0.01)
+                await until(lambda: engine.answers)
                 registry.announce([Engine(url=engine.url, policy_version=5)], policy_version=5, run_epoch=2)
                 await turn
                 assert len(engine.asks) == 2

@@ -62,9 +62,9 @@ class ImitateConfig(Config):
     rows_per_step: int = Field(default=4, ge=1)
     """Episodes per update."""
     short_steps: int = Field(default=400, ge=0)
-    """First updates see only the start of every episode: the same is learned for a fifth of the time."""
+    """First updates, which see only a window of every episode: the same is learned for a fifth of the time."""
     short_tokens: int = Field(default=250, ge=16)
-    """How much of an episode these updates see."""
+    """Length of these windows."""
     warmup_steps: int = Field(default=20, ge=0)
     """Updates over which the rates rise."""
     min_rate_ratio: float = Field(default=0.05, ge=0, le=1)

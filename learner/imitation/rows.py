@@ -29,6 +29,8 @@ class DemonstrationRow:
 
     ids: tuple[int, ...]
     response_mask: tuple[bool, ...]
+    turn_starts: tuple[int, ...]
+    """Position of every turn's first token."""
     actions: tuple[ActionPlace, ...]
 
 
@@ -46,18 +48,22 @@ class RowBuilder:
             raise ConfigError(f"the demonstration of task {trajectory.task.task_id} has no turn; record it again")
         ids: list[int] = []
         mask: list[bool] = []
+        starts: list[int] = []
         actions: list[ActionPlace] = []
         observations = (trajectory.initial_observation, *(turn.observation for turn in trajectory.turns[:-1]))
         for observation, turn in zip(observations, trajectory.turns, strict=True):
             prompt = (self._tag[OBSERVATION_TAG], *self._encode(observation), self._tag[THINK_TAG])
             reasoning = (*self._encode(turn.reasoning), self._tag[THINK_END_TAG], self._tag[ACTION_TAG])
             action = self._encode(turn.action)
+            starts.append(len(ids))
             start = len(ids) + len(prompt) + len(reasoning)
             if turn.is_trained:
                 actions.append(ActionPlace(start=start, end=start + len(action), kind=_kind(turn)))
             ids += (*prompt, *reasoning, *action, self._tag[ACTION_END_TAG])
             mask += [False] * len(prompt) + [True] * len(reasoning) + [turn.is_trained] * (len(action) + 1)
-        return DemonstrationRow(ids=tuple(ids), response_mask=tuple(mask), actions=tuple(actions))
+        return DemonstrationRow(
+            ids=tuple(ids), response_mask=tuple(mask), turn_starts=tuple(starts), actions=tuple(actions)
+        )
 
     def _encode_text(self, text: str) -> tuple[int, ...]:
         ids = self._tokenizer.encode(text, add_special_tokens=False).ids

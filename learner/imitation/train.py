@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from learner.imitation.config import ImitateConfig
 from learner.imitation.muon import Muon
 from learner.imitation.rows import DemonstrationRow
+from learner.imitation.windows import cut_window
 from learner.schedule import RateSchedule
 from longturn.errors import LongturnError
 from longturn.metrics import MetricsFile
@@ -37,13 +38,14 @@ def imitate_rows(
         min_ratio=config.min_rate_ratio,
         total_steps=config.steps,
     )
-    batches = _batches(rows, config)
+    batches, draw = _batches(rows, config), random.Random(config.seed)
     model.train()
     started_s, recent = time.monotonic(), list[float]()
     for step in range(config.steps):
         _set_rates(optimizers, config, schedule.rate(step))
-        limit = config.short_tokens if step < config.short_steps else None
-        recent.append(_update(model, next(batches), optimizers, limit))
+        limit = config.short_tokens if step < config.short_steps else max(len(row.ids) for row in rows)
+        windows = [cut_window(row, limit, draw) for row in next(batches)]
+        recent.append(_update(model, windows, optimizers))
         recent = recent[-_REPORT_STEPS:]
         if (step + 1) % _REPORT_STEPS == 0 or step + 1 == config.steps:
             _report(step + 1, config.steps, recent, time.monotonic() - started_s, metrics)
@@ -86,11 +88,10 @@ def _batches(rows: Sequence[DemonstrationRow], config: ImitateConfig) -> Iterato
 
 def _update(
     model: PreTrainedModel,
-    rows: Sequence[DemonstrationRow],
+    windows: Sequence[tuple[Sequence[int], Sequence[bool]]],
     optimizers: tuple[Muon, torch.optim.AdamW],
-    limit: int | None,
 ) -> float:
-    ids_BT, mask_BT = _padded(rows, limit)
+    ids_BT, mask_BT = _padded(windows)
     hidden_BTD = model.get_decoder()(input_ids=ids_BT[:, :-1], use_cache=False).last_hidden_state
     trained = mask_BT[:, 1:]
     logits_NV = hidden_BTD[trained] @ model.get_output_embeddings().weight.T
@@ -110,15 +111,14 @@ def _finite(loss: Tensor) -> float:
     return value
 
 
-def _padded(rows: Sequence[DemonstrationRow], limit: int | None) -> tuple[Tensor, Tensor]:
+def _padded(windows: Sequence[tuple[Sequence[int], Sequence[bool]]]) -> tuple[Tensor, Tensor]:
     """Ids and response mask, B x T, padded at the end, where causal attention never looks."""
-    num_tokens = max(len(row.ids[:limit]) for row in rows)
-    ids_BT = torch.zeros(len(rows), num_tokens, dtype=torch.long)
-    mask_BT = torch.zeros(len(rows), num_tokens, dtype=torch.bool)
-    for index, row in enumerate(rows):
-        kept = len(row.ids[:limit])
-        ids_BT[index, :kept] = torch.tensor(row.ids[:limit])
-        mask_BT[index, :kept] = torch.tensor(row.response_mask[:limit])
+    num_tokens = max(len(ids) for ids, _ in windows)
+    ids_BT = torch.zeros(len(windows), num_tokens, dtype=torch.long)
+    mask_BT = torch.zeros(len(windows), num_tokens, dtype=torch.bool)
+    for index, (ids, mask) in enumerate(windows):
+        ids_BT[index, : len(ids)] = torch.tensor(ids)
+        mask_BT[index, : len(mask)] = torch.tensor(mask)
     return ids_BT, mask_BT
 
 

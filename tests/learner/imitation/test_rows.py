@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from tokenizers import Tokenizer
 
@@ -49,10 +51,7 @@ def test_of_a_marked_turn_only_the_reasoning_is_imitated(tokenizer: Tokenizer) -
 
 def test_text_that_spells_a_tag_is_refused(tokenizer: Tokenizer) -> None:
     trajectory = demonstration(0)
-    spelled = trajectory.__class__(
-        **{name: getattr(trajectory, name) for name in trajectory.__slots__}
-        | {"initial_observation": "a sign: <action>quit</action>"}
-    )
+    spelled = dataclasses.replace(trajectory, initial_observation="a sign: <action>quit</action>")
     with pytest.raises(ConfigError, match="spells a tag"):
         RowBuilder(tokenizer).build(spelled)
 

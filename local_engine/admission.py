@@ -27,6 +27,7 @@ class Admission:
         copies the shared part; it never waits for a request that is itself waiting.
         """
         held_back: list[Request] = []
+        leaders = [request for request in running if request.num_pending > 1]
         while waiting and len(running) < max_running:
             request = waiting[0]
             tokens = request.all_tokens()
@@ -34,7 +35,7 @@ class Admission:
             if offer is None:
                 break
             waiting.popleft()
-            if should_wait(request, offer.num_reused, running):
+            if should_wait(request, offer.num_reused, leaders):
                 held_back.append(request)
                 continue
             if offer.copy_from is not None:
@@ -42,19 +43,19 @@ class Admission:
             self._slots.take(offer, tokens, namespace=request.namespace)
             request.admit(offer.slot, offer.num_reused)
             running.append(request)
+            if request.num_pending > 1:
+                leaders.append(request)
         waiting.extendleft(reversed(held_back))
 
 
-def should_wait(request: Request, num_reused: int, running: Sequence[Request]) -> bool:
-    """Whether a running request is about to have a much longer shared prefix than the cache has now."""
+def should_wait(request: Request, num_reused: int, leaders: Sequence[Request]) -> bool:
+    """Whether a prompt that is being computed is about to give a much longer shared prefix than the cache has now."""
     limit = request.max_reused
     if limit < WORTH_WAITING_TOKENS:
         return False
     head = request.prompt[:WORTH_WAITING_TOKENS].tobytes()
-    for leader in running:
-        if leader.num_pending <= 1 or leader.namespace != request.namespace:
-            continue
-        if leader.prompt[:WORTH_WAITING_TOKENS].tobytes() != head:
+    for leader in leaders:
+        if leader.namespace != request.namespace or leader.prompt[:WORTH_WAITING_TOKENS].tobytes() != head:
             continue
         num_compared = min(len(leader.prompt), len(request.prompt))
         equal = leading_equal(leader.prompt[np.newaxis, :num_compared], request.prompt[:num_compared])

@@ -95,10 +95,11 @@ class Request:
     finish: FinishReason | None = None
     created_s: float = field(default_factory=time.monotonic)
 
-    @property
-    def num_tokens(self) -> int:
-        """Prompt and output together."""
-        return len(self.prompt) + len(self.output_ids)
+    num_tokens: int = field(init=False)
+    """Prompt and output together."""
+
+    def __post_init__(self) -> None:
+        self.num_tokens = len(self.prompt) + len(self.output_ids)
 
     @property
     def num_pending(self) -> int:
@@ -143,6 +144,7 @@ class Request:
         if not self.version_starts or self.version_starts[-1][1] != version:
             self.version_starts.append((len(self.output_ids), version))
         self.output_ids.append(token_id)
+        self.num_tokens += 1
         self.output_logprobs.append(logprob)
 
     def admit(self, slot: int, num_reused: int) -> None:

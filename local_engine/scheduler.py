@@ -150,8 +150,9 @@ class Scheduler:
         """Admit, run one forward pass, sample one token for every request that is ready for one."""
         started_s = time.perf_counter()
         self._admission.admit(self._waiting, self._running, max_running=self._max_running)
-        rows = sorted((request for request in self._running if is_row(request)), key=lambda request: request.slot)
-        chunks = self._plan_chunks()
+        rows = [request for request in self._running if is_row(request)]
+        chunks = self._plan_chunks() if len(rows) < len(self._running) else []
+        rows.sort(key=lambda request: request.slot)
         positions = [request.num_computed for request in rows]
         slots = [request.slot for request in rows]
         tokens = [request.last_token for request in rows]

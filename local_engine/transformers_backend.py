@@ -90,7 +90,7 @@ class TransformersBackend:
         if cache is None or num_tokens == 0:
             cache = self._caches[slot] = DynamicCache(config=self._config)
         elif num_tokens < self._lengths[slot]:
-            cache.crop(num_tokens)
+            cache.crop(num_tokens - self._lengths[slot])
         self._lengths[slot] = num_tokens
         return cache
 

@@ -5,6 +5,7 @@ import http.client
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -143,7 +144,7 @@ def test_stop_strings_and_text_follow_the_tokenizer(client: EngineClient) -> Non
 @pytest.mark.parametrize(
     ("field", "value"), [("top_p", 0.9), ("top_k", 40), ("min_p", 0.1), ("repetition_penalty", 1.1), ("regex", "a")]
 )
-def test_what_would_change_the_distribution_is_refused(client: EngineClient, field: str, value: object) -> None:
+def test_what_would_change_the_distribution_is_refused(client: EngineClient, field: str, value: Any) -> None:
     assert field in client.generate([5, 6], expect=400, **{field: value})["error"]["message"]
 
 
@@ -247,6 +248,33 @@ def test_slots_are_evicted_when_there_are_more_episodes_than_slots(weights_root:
                 (prompt, client.start(prompt, max_new_tokens=8, ignore_eos=True)) for prompt in prompts
             ]:
                 assert_exact(contract, prompt, future.result())
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "branch_cached"),
+    [
+        ("qwen3", {}, 60),
+        # Its window forgets old positions, so a slot can only be continued, never branched.
+        ("gemma3", {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}, 0),
+    ],
+)
+def test_other_architectures_run_on_transformers_own_forward(
+    tmp_path: Path, family: str, fields: dict[str, Any], branch_cached: int
+) -> None:
+    model = tiny_model(family, **fields)
+    folder = save_model(model, tmp_path / "model")
+    with serving_here(folder, backend="transformers", context_tokens=256, max_running_requests=4) as client:
+        contract = Contract(client=client, models={"v0": model}, tolerance=1e-4)
+        context = prompt_of(40, seed=50)
+        for turn in range(3):
+            reply = client.generate(context, max_new_tokens=8, ignore_eos=True)
+            assert_exact(contract, context, reply)
+            assert reply["meta_info"]["cached_tokens"] == (len(context) - 10 if turn else 0)
+            context = context + reply["output_ids"] + prompt_of(9, seed=turn)
+        branch = [*context[:60], 7]
+        reply = client.generate(branch, max_new_tokens=4, ignore_eos=True)
+        assert_exact(contract, branch, reply)
+        assert reply["meta_info"]["cached_tokens"] == branch_cached
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])

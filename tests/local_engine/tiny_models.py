@@ -15,6 +15,7 @@ CONFIGS: dict[str, Any] = {
     "llama": transformers.LlamaConfig,
     "qwen2": transformers.Qwen2Config,
     "qwen3": transformers.Qwen3Config,
+    "gemma3": transformers.Gemma3TextConfig,
 }
 
 

@@ -7,6 +7,7 @@ after the commit. A group is held by at most one peer, and only pools that said 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -76,6 +77,7 @@ class Assigner:
         self.outbox: list[tuple[bytes, Body]] = []
         self._acceptance = AcceptanceRules(tokenizer_hash=rules.tokenizer_hash, temperature=rules.play.temperature)
         self._last_beat_s = clock()
+        self._asked_s: dict[bytes, float] = {}
         self._handlers: dict[type[object], Callable[[bytes, Any], None]] = {
             dispatch_pb2.Hello: self._on_hello,
             dispatch_pb2.GroupRequest: self._on_group_request,
@@ -103,11 +105,20 @@ class Assigner:
         pool = self.pools.known(message.peer)
         if pool is None and kind is not dispatch_pb2.Hello:
             if kind is not dispatch_pb2.Goodbye:
-                self._refuse(message.peer, "HELLO_FIRST", "say Hello, then send unacknowledged trajectories again")
+                self._ask_for_hello(message.peer)
             return
         if pool is not None:
             pool.last_heard_s = self._clock()
         handler(message.peer, message.body)
+
+    def _ask_for_hello(self, peer: bytes) -> None:
+        """Once per heartbeat: a stranger's queue may hold hundreds of messages, and one Hello answers them all."""
+        now_s = self._clock()
+        if now_s - self._asked_s.get(peer, -math.inf) < self._rules.heartbeat_s:
+            return
+        self._asked_s = {other: at_s for other, at_s in self._asked_s.items() if now_s - at_s < 60.0}
+        self._asked_s[peer] = now_s
+        self._refuse(peer, "HELLO_FIRST", "say Hello, then send unacknowledged trajectories again")
 
     def _send(self, peer: bytes, body: Body) -> None:
         self.outbox.append((peer, body))

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from learner.history import HistoryClaim
 from longturn.errors import LongturnError
@@ -46,30 +47,26 @@ def find_checkpoints(folder: Path) -> list[FoundCheckpoint]:
     for path in folder.iterdir() if folder.is_dir() else ():
         match = _NAME.fullmatch(path.name)
         if match and (path / MARKER).is_file():
-            marker = _read_marker(path)
+            batches_consumed = int(_read_marker(path).get("batches_consumed", 0))
             found.append(
-                FoundCheckpoint(training_step=int(match.group(1)), batches_consumed=marker.batches_consumed, path=path)
+                FoundCheckpoint(training_step=int(match.group(1)), batches_consumed=batches_consumed, path=path)
             )
     return sorted(found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Marker:
-    batches_consumed: int
-    digests: dict[str, str]
-
-
-def _read_marker(path: Path) -> _Marker:
+def _read_marker(path: Path) -> dict[str, Any]:
     try:
         content = json.loads((path / MARKER).read_text(encoding="utf-8"))
-        return _Marker(batches_consumed=int(content["batches_consumed"]), digests=dict(content["sha256"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        if not isinstance(content, dict) or not isinstance(content.get("sha256"), dict):
+            raise ValueError("it names no files")
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"the completion marker of {path} is damaged: {error}; remove the folder") from error
+    return content
 
 
 def verify(path: Path) -> None:
     """Raise CheckpointError unless every file named by the marker is there with its digest."""
-    for name, digest in _read_marker(path).digests.items():
+    for name, digest in _read_marker(path)["sha256"].items():
         file = path / name
         if not file.is_file() or sha256_of(file) != digest:
             raise CheckpointError(

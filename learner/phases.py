@@ -69,6 +69,7 @@ class Parts:
 
     config: LearnConfig
     state: TrainerState
+    run_epoch: int
     model: PolicyModel
     optimizer: torch.optim.Optimizer
     update_options: UpdateOptions
@@ -272,7 +273,11 @@ def write_measures(parts: Parts, batch: Batch, skip_reason: str | None) -> None:
         state.wall_s[name] = state.wall_s.get(name, 0.0) + seconds
     measures = parts.measures | {f"learner/phase/{name}_s": seconds for name, seconds in spent.items()}
     measures |= state.length_bias.shares()
-    measures |= {"training_step": state.training_step, "outcome": skip_reason or "TRAINED"}
+    measures |= {
+        "training_step": state.training_step,
+        "run_epoch": parts.run_epoch,
+        "outcome": skip_reason or "TRAINED",
+    }
     update_s = spent.get("score", 0.0) + spent.get("update", 0.0)
     tokens = measures.get("learner/tokens/forward")
     if isinstance(tokens, int) and update_s > 0:

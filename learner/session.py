@@ -50,10 +50,9 @@ def learn(config: LearnConfig, *, resume: str, ready_file: Path | None) -> str:
     with ExitStack() as stack:
         stack.enter_context(_run_folder(config.run_dir))
         stop = stack.enter_context(_stop_signals())
-        session = _Session(config, stack, stop)
-        parts = session.build(resume, ready_file)
+        parts = _Session(config, stack, stop).build(resume, ready_file)
         reason = _train_to_the_end(parts)
-        write_summary(parts, reason=reason, wall_s=time.monotonic() - started_s, run_epoch=session.run_epoch)
+        write_summary(parts, reason=reason, wall_s=time.monotonic() - started_s)
     return reason
 
 
@@ -80,7 +79,7 @@ class _Session:
         self._stop = stop
         self._metrics = Metrics()
         self._status = StatusBoard("learner", self._metrics)
-        self.run_epoch = 0
+        self._run_epoch = 0
 
     def build(self, resume: str, ready_file: Path | None) -> Parts:
         config = self._config
@@ -103,6 +102,7 @@ class _Session:
         return Parts(
             config=config,
             state=state,
+            run_epoch=self._run_epoch,
             model=model,
             optimizer=optimizer,
             update_options=update_options(config),
@@ -171,12 +171,12 @@ class _Session:
             )
 
         def make_assigner(ledger: Ledger) -> Assigner:
-            self.run_epoch = ledger.start_epoch(
+            self._run_epoch = ledger.start_epoch(
                 training_step=resumed.state.training_step if resumed else 0,
                 batches_consumed=resumed.state.batches_consumed if resumed else 0,
                 config_digest=digest,
             )
-            return Assigner(ledger, rules, self._metrics, run_epoch=self.run_epoch)
+            return Assigner(ledger, rules, self._metrics, run_epoch=self._run_epoch)
 
         limits = SocketLimits(
             max_message_bytes=config.dispatch.max_message_bytes, queue_messages=config.dispatch.queue_messages

@@ -8,13 +8,13 @@ from learner.phases import Parts
 from longturn.config import config_digest
 
 
-def write_summary(parts: Parts, *, reason: str, wall_s: float, run_epoch: int) -> None:
+def write_summary(parts: Parts, *, reason: str, wall_s: float) -> None:
     """Write the summary atomically; `wall_s` is that of this start, the phases are of the whole history."""
     state, config = parts.state, parts.config
     summary = {
         "reason": reason,
         "run_id": state.run_id,
-        "run_epoch": run_epoch,
+        "run_epoch": parts.run_epoch,
         "seed": config.seed,
         "config_digest": config_digest(config),
         "policy_version": parts.target.policy_version if parts.target else None,

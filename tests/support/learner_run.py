@@ -60,10 +60,10 @@ class LearnerThread:
         return self._result[0]
 
 
-def train_with_pool(config: LearnConfig, script: Script = made_up) -> tuple[str, ScriptedPool]:
+def train_with_pool(config: LearnConfig, script: Script = made_up, *, resume: str = "auto") -> tuple[str, ScriptedPool]:
     """Train to the end with one scripted pool."""
     with ScriptedPool(config.dispatch_address, script=script) as pool:
-        return LearnerThread(config).join(), pool
+        return LearnerThread(config, resume=resume).join(), pool
 
 
 def rows_of(run_dir: Path) -> list[dict[str, object]]:

@@ -49,8 +49,8 @@ class GiveUp:
     reason: str
 
 
-Script = Callable[[Member], Trajectory | GiveUp | None]
-"""What becomes of a member; None: nothing, for ever."""
+Script = Callable[[Member], Trajectory | bytes | GiveUp | None]
+"""What becomes of a member; bytes are handed in as they are, None is nothing, for ever."""
 
 
 def made_up(
@@ -141,8 +141,11 @@ class ScriptedPool:
         self.ack_waits_s: list[float] = []
         self.end_reason: str | None = None
         self.ended = threading.Event()
+        self.heard = threading.Event()
+        """Set after every message of the learner."""
         self.extra: list[object] = []
         """Messages to send as they are, once connected."""
+        self._wishes: list[str] = []
         self._stop = threading.Event()
         self._sent_s: dict[TrajectoryIdentity, float] = {}
         self._state = _State()
@@ -159,6 +162,14 @@ class ScriptedPool:
         self._thread.join(20)
         if self._error is not None:
             raise self._error
+
+    def forget(self) -> None:
+        """Lose all assignments, as if their messages had been lost."""
+        self._wishes.append("forget")
+
+    def replay(self) -> None:
+        """Ask the script again about every member that is held and was not handed in."""
+        self._wishes.append("replay")
 
     def __enter__(self) -> ScriptedPool:
         return self.start()
@@ -181,6 +192,9 @@ class ScriptedPool:
                 body = await dealer.receive(timeout_s=0.05)
                 if body is not None:
                     await self._on(dealer, body, incarnation)
+                    self.heard.set()
+                while self._wishes:
+                    await self._fulfil(dealer, self._wishes.pop(0))
                 while self.extra:
                     await dealer.send(self.extra.pop(0))  # type: ignore[arg-type]
                 if time.monotonic() - beat_s > 0.2:
@@ -233,6 +247,13 @@ class ScriptedPool:
         elif isinstance(body, dispatch_pb2.EndOfRun):
             self.end_reason = body.reason
 
+    async def _fulfil(self, dealer: DispatchDealer, wish: str) -> None:
+        held, self._state.held = self._state.held, {}
+        if wish == "replay":
+            for assignment in list(self.assignments):
+                if held.get(assignment.group_id) == assignment.attempt:
+                    await self._play(dealer, assignment)
+
     def _announce(self, version: int) -> None:
         self._state.policy_version = version
         self.announced.append(version)
@@ -276,13 +297,23 @@ class ScriptedPool:
                 )
                 return
             if outcome is not None:
-                await self._submit(dealer, outcome)
+                await self._submit(dealer, assignment, member_index, outcome)
 
-    async def _submit(self, dealer: DispatchDealer, trajectory: Trajectory) -> None:
-        assert trajectory.identity is not None
-        message = dispatch_pb2.SubmitTrajectory(
-            trajectory=trajectory_to_bytes(trajectory), identity=identity_to_proto(trajectory.identity)
+    async def _submit(
+        self,
+        dealer: DispatchDealer,
+        assignment: dispatch_pb2.GroupAssignment,
+        member_index: int,
+        outcome: Trajectory | bytes,
+    ) -> None:
+        identity = TrajectoryIdentity(
+            run_id=self._state.run_id,
+            group_id=assignment.group_id,
+            member_index=member_index,
+            attempt=assignment.attempt,
         )
-        self._state.unacked[trajectory.identity] = message
-        self._sent_s[trajectory.identity] = time.monotonic()
+        data = outcome if isinstance(outcome, bytes) else trajectory_to_bytes(outcome)
+        message = dispatch_pb2.SubmitTrajectory(trajectory=data, identity=identity_to_proto(identity))
+        self._state.unacked[identity] = message
+        self._sent_s[identity] = time.monotonic()
         await dealer.send(message)

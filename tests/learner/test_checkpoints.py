@@ -1,0 +1,162 @@
+"""Checkpoint folders: complete or not there, ordered by number, damage found."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from learner.checkpoint import choose_checkpoint, load_state, restore_optimizer, save_checkpoint
+from learner.checkpoint_files import CheckpointError, find_checkpoints, prune, verify, writing
+from learner.losses.entropy_history import HistoryOptions
+from learner.model import PolicyModel
+from learner.state import TrainerState
+from longturn.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+
+
+def write(folder: Path, step: int, batches: int | None = None) -> Path:
+    with writing(folder, step, batches_consumed=step if batches is None else batches) as partial:
+        (partial / "state.json").write_text(json.dumps({"step": step}))
+        (partial / "weights").write_bytes(bytes(1000))
+    return find_checkpoints(folder)[-1].path
+
+
+def test_the_newest_is_the_one_with_the_highest_number(tmp_path: Path) -> None:
+    for step in (100, 9, 10):
+        write(tmp_path, step)
+    os.utime(tmp_path / "step-000009")
+    chosen = choose_checkpoint(tmp_path, "auto", on_damage="error")
+    assert chosen is not None
+    assert chosen.training_step == 100
+    assert [found.training_step for found in find_checkpoints(tmp_path)] == [9, 10, 100]
+
+
+def test_folders_without_a_marker_are_no_checkpoints(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    (write(tmp_path, 2) / "COMPLETE").unlink()
+    (tmp_path / ".step-000003.partial").mkdir()
+    assert [found.training_step for found in find_checkpoints(tmp_path)] == [1]
+
+
+def test_a_failed_write_leaves_the_old_state(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    with pytest.raises(OSError, match="disk full"), writing(tmp_path, 2, batches_consumed=2) as partial:
+        (partial / "half").write_bytes(b"x")
+        raise OSError("disk full")
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
+
+
+def test_two_checkpoints_of_one_step_are_told_apart_by_their_batches(tmp_path: Path) -> None:
+    write(tmp_path, 4, batches=4)
+    write(tmp_path, 4, batches=7)
+    assert [found.batches_consumed for found in find_checkpoints(tmp_path)] == [4, 7]
+
+
+def test_damage_is_an_error_that_names_the_file_or_by_rule_the_one_before_is_taken(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    newest = write(tmp_path, 2)
+    (newest / "weights").write_bytes(b"short")
+    with pytest.raises(CheckpointError, match="weights is missing or does not match"):
+        choose_checkpoint(tmp_path, "auto", on_damage="error")
+    chosen = choose_checkpoint(tmp_path, "auto", on_damage="previous")
+    assert chosen is not None
+    assert chosen.training_step == 1
+    assert [found.training_step for found in find_checkpoints(tmp_path)] == [1]
+    assert (tmp_path / "abandoned-000-step-000002").is_dir()
+
+
+def test_resume_rules(tmp_path: Path) -> None:
+    assert choose_checkpoint(tmp_path, "auto", on_damage="error") is None
+    assert choose_checkpoint(tmp_path, "never", on_damage="error") is None
+    path = write(tmp_path, 3)
+    write(tmp_path, 5)
+    with pytest.raises(ConfigError, match="another run folder"):
+        choose_checkpoint(tmp_path, "never", on_damage="error")
+    with pytest.raises(ConfigError, match="no complete checkpoint"):
+        choose_checkpoint(tmp_path, str(tmp_path / "step-000004"), on_damage="error")
+    chosen = choose_checkpoint(tmp_path, str(path), on_damage="error")
+    assert chosen is not None
+    assert chosen.training_step == 3
+
+
+def test_old_ones_are_pruned_by_number(tmp_path: Path) -> None:
+    for step in (1, 20, 3):
+        write(tmp_path, step)
+    prune(tmp_path, keep=2)
+    assert [found.training_step for found in find_checkpoints(tmp_path)] == [3, 20]
+
+
+def test_weights_optimizer_and_state_come_back_to_the_bit(tmp_path: Path, model_dir: Path) -> None:
+    model = PolicyModel.load(model_dir)
+    optimizer = torch.optim.AdamW(model.module.parameters(), lr=1e-3)
+    for _ in range(2):
+        model.hidden((1, 2, 3)).sum().backward()
+        optimizer.step()
+    state = TrainerState(run_id="run", training_step=2, batches_consumed=3)
+    state.entropy_history = state.entropy_history.appended(0.5)
+    state.wall_s["update"] = 1.5
+    save_checkpoint(tmp_path, state=state, model=model, optimizer=optimizer, num_batches=9, keep=2)
+    chosen = choose_checkpoint(tmp_path, "auto", on_damage="error")
+    assert chosen is not None
+    again = PolicyModel.load(chosen.path)
+    other = torch.optim.AdamW(again.module.parameters(), lr=1e-3)
+    restore_optimizer(chosen.path, model=again, optimizer=other)
+    assert load_state(chosen, HistoryOptions()).state == state
+    for loaded, loaded_optimizer in ((model, optimizer), (again, other)):
+        loaded.module.zero_grad()
+        loaded.hidden((4, 5)).sum().backward()
+        loaded_optimizer.step()
+    for ours, theirs in zip(model.module.parameters(), again.module.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_state_of_another_version_is_a_clear_error(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    with pytest.raises(CheckpointError, match=r"state\.json cannot be read"):
+        load_state(find_checkpoints(tmp_path)[0], HistoryOptions())
+
+
+SAVER = """
+    import sys
+    from pathlib import Path
+    from learner.checkpoint_files import prune, writing
+    folder, step = Path(sys.argv[1]), int(sys.argv[2])
+    while True:
+        step += 1
+        with writing(folder, step, batches_consumed=step) as partial:
+            for name in ("a", "b", "c"):
+                (partial / name).write_bytes(bytes([step % 256]) * 100_000)
+        prune(folder, keep=2)
+        print(step, flush=True)
+"""
+
+
+def test_a_kill_in_the_save_window_always_leaves_a_good_checkpoint(tmp_path: Path) -> None:
+    order = random.Random(0)
+    for _ in range(12):
+        newest = find_checkpoints(tmp_path)
+        step = newest[-1].training_step if newest else 0
+        process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(SAVER), str(tmp_path), str(step)], cwd=ROOT, stdout=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        # A busy loop instead of a clock: the kill lands anywhere inside a save.
+        for _ in range(order.randrange(200_000)):
+            pass
+        process.send_signal(signal.SIGKILL)
+        process.wait(20)
+        process.stdout.close()
+        found = find_checkpoints(tmp_path)
+        assert found[-1].training_step > step
+        verify(found[-1].path)

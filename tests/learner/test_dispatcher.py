@@ -1,0 +1,268 @@
+"""The dispatcher's thread against scripted pools over real ZMQ."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from learner.assigner import Announced, Assigner, DispatchRules
+from learner.dispatcher import Dispatcher, DispatcherStoppedError
+from learner.ledger.records import TakenBatch
+from learner.ledger.store import Ledger
+from learner.ledger.tasks import TaskSchedule
+from longturn.codec import float32s_to_bytes, trajectory_to_bytes, trajectory_to_proto
+from longturn.dispatch import DispatchRouter
+from longturn.errors import ConfigError
+from longturn.metrics import Metrics
+from longturn.records import EndCause, EpisodeStatus, Task, Trajectory
+from longturn.task_file import TaskEntry
+from longturn.v1 import dispatch_pb2
+from tests.support.scripted_pool import GiveUp, Member, ScriptedPool, made_up
+
+ENTRIES = [TaskEntry(task=Task(environment="scripted", task_id=f"task-{index}")) for index in range(3)]
+
+
+def dispatcher_at(folder: Path, metrics: Metrics, *, heartbeat_s: float = 0.2) -> Dispatcher:
+    rules = DispatchRules(
+        run_seed=1,
+        groups_per_step=2,
+        max_policy_lag=0,
+        num_batches=10,
+        config_digest="digest",
+        tokenizer_hash="tokens",
+        heartbeat_s=heartbeat_s,
+        pool_timeout_s=1.5,
+        eval_temperature=0.0,
+        play=dispatch_pb2.PlayRules(temperature=1.0, max_new_tokens=8, max_group_s=60.0),
+    )
+
+    def make_assigner(ledger: Ledger) -> Assigner:
+        run_epoch = ledger.start_epoch(training_step=0, batches_consumed=0, config_digest="digest")
+        with ledger.transaction():
+            version = ledger.versions.allocate(0)
+        assigner = Assigner(ledger, rules, metrics, run_epoch=run_epoch)
+        assigner.announced = Announced(policy_version=version, training_step=0, engines=())
+        return assigner
+
+    return Dispatcher(
+        open_ledger=lambda: Ledger(
+            folder / "ledger.db",
+            facts={},
+            groups_per_step=2,
+            group_size=3,
+            max_slot_failures=2,
+            task_of_slot=TaskSchedule(ENTRIES, run_seed=1, is_shuffled=False).entry,
+        ),
+        open_router=lambda: DispatchRouter(f"ipc://{folder}/dispatch.sock"),
+        make_assigner=make_assigner,
+        metrics=metrics,
+    )
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture
+def dispatcher(tmp_path: Path, metrics: Metrics) -> Iterator[Dispatcher]:
+    dispatcher = dispatcher_at(tmp_path, metrics)
+    yield dispatcher
+    dispatcher.close()
+
+
+def wait_until(dispatcher: Dispatcher, condition: Callable[[], bool]) -> None:
+    """Look again after every round in which a pool said something."""
+    for _ in range(400):
+        dispatcher.changed.clear()
+        if condition():
+            return
+        dispatcher.changed.wait(0.1)
+    raise AssertionError("the condition did not come true")
+
+
+def take(dispatcher: Dispatcher) -> TakenBatch:
+    found: list[TakenBatch] = []
+
+    def is_complete() -> bool:
+        taken = dispatcher.call(lambda desk: desk.ledger.batches.take(0))
+        found.extend([taken] if taken else [])
+        return bool(found)
+
+    wait_until(dispatcher, is_complete)
+    return found[0]
+
+
+def test_members_of_a_dead_pool_are_assigned_again_and_the_others_are_kept(dispatcher: Dispatcher) -> None:
+    first = ScriptedPool(
+        dispatcher.address, pool_id="first", script=lambda member: made_up(member) if member.member_index == 1 else None
+    ).start()
+    wait_until(dispatcher, lambda: len(first.acks) == 2)
+    first.stop()
+    with ScriptedPool(dispatcher.address, pool_id="second") as second:
+        taken = take(dispatcher)
+        missing = {item.group_id: (item.attempt, tuple(item.member_indices)) for item in second.assignments}
+    assert missing == {"t000000.0": (1, (0, 2)), "t000001.0": (1, (0, 2))}
+    assert [[member.attempt for member in group.members] for group in taken.groups] == [[1, 0, 1], [1, 0, 1]]
+
+
+def test_a_restarted_pool_frees_the_groups_of_its_earlier_life_at_once(dispatcher: Dispatcher) -> None:
+    first = ScriptedPool(dispatcher.address, pool_id="same", script=lambda member: None).start()
+    wait_until(dispatcher, lambda: len(first.assignments) == 2)
+    first.stop()
+    with ScriptedPool(dispatcher.address, pool_id="same") as second:
+        take(dispatcher)
+        assert {item.attempt for item in second.assignments} == {1}
+
+
+def test_an_assignment_that_is_not_listed_as_held_is_sent_again(dispatcher: Dispatcher, metrics: Metrics) -> None:
+    pool = ScriptedPool(dispatcher.address, script=lambda member: None).start()
+    wait_until(dispatcher, lambda: len(pool.assignments) == 2)
+    pool.forget()
+    wait_until(dispatcher, lambda: len(pool.assignments) >= 4)
+    pool.stop()
+    assert {item.attempt for item in pool.assignments} == {0}
+    assert metrics.snapshot()["learner/group/sent_again"] >= 2
+
+
+def test_a_pool_that_outlives_the_learner_keeps_its_groups(tmp_path: Path, metrics: Metrics) -> None:
+    before = dispatcher_at(tmp_path, metrics)
+    gate = threading.Event()
+    pool = ScriptedPool(before.address, script=lambda member: made_up(member) if gate.is_set() else None).start()
+    wait_until(before, lambda: len(pool.assignments) == 2)
+    before.close()
+    after = dispatcher_at(tmp_path, metrics)
+    try:
+        wait_until(after, lambda: "HELLO_FIRST" in pool.refusals)
+        gate.set()
+        pool.replay()
+        taken = take(after)
+        assert {member.attempt for group in taken.groups for member in group.members} == {0}
+    finally:
+        pool.stop()
+        after.close()
+
+
+def test_acks_arrive_while_the_training_thread_computes(dispatcher: Dispatcher) -> None:
+    with ScriptedPool(dispatcher.address) as pool:
+        matrix = torch.randn(400, 400)
+        # The "training step": it would run for minutes, and ends when the acks are there.
+        for _ in range(200_000):
+            matrix = (matrix @ matrix).clamp(-1, 1)
+            if len(pool.acks) == 6:
+                break
+        assert {ack.verdict for ack in pool.acks} == {dispatch_pb2.ACK_VERDICT_ACCEPTED}
+        assert len(pool.acks) == 6
+
+
+def poison(trajectory: Trajectory) -> bytes:
+    message = trajectory_to_proto(trajectory)
+    count = len(trajectory.turns[0].completion_ids)
+    message.turns[0].behavior_logprobs = float32s_to_bytes([float("nan")] * count)
+    return message.SerializeToString()
+
+
+def test_a_nan_logprob_is_refused_and_its_group_fails(dispatcher: Dispatcher, metrics: Metrics) -> None:
+    poisoned: list[str] = []
+
+    def script(member: Member) -> Trajectory | bytes:
+        trajectory = made_up(member)
+        if member.assignment.group_id == "t000000.0" and member.member_index == 0:
+            poisoned.append(member.assignment.group_id)
+            return poison(trajectory)
+        return trajectory
+
+    with ScriptedPool(dispatcher.address, script=script) as pool:
+        taken = take(dispatcher)
+        refused = [ack for ack in pool.acks if ack.verdict == dispatch_pb2.ACK_VERDICT_REFUSED]
+    assert poisoned
+    assert "not finite" in refused[0].reason
+    assert [group.group_id for group in taken.groups] == ["t000000.1", "t000001.0"]
+    assert metrics.snapshot()["learner/trajectory/refused"] == 1
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda t: replace(t, tokenizer_hash="other"), "TOKENIZER_MISMATCH"),
+        (lambda t: replace(t, sampling=replace(t.sampling, top_p=0.9)), "TRUNCATED_SAMPLING"),
+        (lambda t: replace(t, sampling=replace(t.sampling, temperature=0.5)), "TEMPERATURE"),
+        (lambda t: replace(t, sampling=None), "NO_SAMPLING"),
+        (lambda t: replace(t, turns=()), "NO_TOKENS"),
+        (lambda t: replace(t, status=EpisodeStatus.TRUNCATED, end_cause=EndCause.TIME_LIMIT), "NOT_A_MEMBER"),
+        (lambda t: replace(t, status=EpisodeStatus.ABORTED, end_cause=EndCause.STALENESS), "NOT_A_MEMBER"),
+        (lambda t: replace(t, turns=(_of_version(t, 77),)), "UNKNOWN_VERSION"),
+    ],
+)
+def test_what_the_loss_cannot_use_is_refused(
+    dispatcher: Dispatcher, spoil: Callable[[Trajectory], Trajectory], reason: str
+) -> None:
+    with ScriptedPool(dispatcher.address, script=lambda member: spoil(made_up(member))) as pool:
+        wait_until(dispatcher, lambda: bool(pool.acks))
+        assert pool.acks[0].verdict == dispatch_pb2.ACK_VERDICT_REFUSED
+        assert pool.acks[0].reason.startswith(reason)
+        # Every try fails alike, so both slots close: nothing waits for ever.
+        assert take(dispatcher).num_closed_slots == 2
+
+
+def _of_version(trajectory: Trajectory, version: int):  # noqa: ANN202
+    turn = trajectory.turns[0]
+    return replace(turn, policy_spans=(replace(turn.policy_spans[0], policy_version=version),))
+
+
+def test_a_late_attempt_is_superseded_without_harm(dispatcher: Dispatcher) -> None:
+    kept: list[Trajectory] = []
+
+    def hold_back(member: Member) -> Trajectory | None:
+        kept.append(made_up(member))
+        return None
+
+    first = ScriptedPool(dispatcher.address, pool_id="slow", script=hold_back).start()
+    wait_until(dispatcher, lambda: len(kept) == 6)
+    first.stop()
+    with ScriptedPool(dispatcher.address, pool_id="fast") as fast:
+        take(dispatcher)
+        message = dispatch_pb2.SubmitTrajectory(trajectory=trajectory_to_bytes(kept[0]))
+        message.identity.CopyFrom(trajectory_to_proto(kept[0]).identity)
+        fast.extra.append(message)
+        wait_until(dispatcher, lambda: fast.acks[-1].verdict == dispatch_pb2.ACK_VERDICT_SUPERSEDED)
+
+
+def test_a_failed_group_is_played_again_in_its_slot(dispatcher: Dispatcher) -> None:
+    def script(member: Member) -> Trajectory | GiveUp:
+        is_first = member.assignment.group_id.endswith(".0")
+        return GiveUp(reason="ENVIRONMENT_LOST") if is_first else made_up(member)
+
+    with ScriptedPool(dispatcher.address, script=script):
+        taken = take(dispatcher)
+    assert [group.group_id for group in taken.groups] == ["t000000.1", "t000001.1"]
+    assert [lost.reason for lost in taken.lost] == ["ENVIRONMENT_LOST"] * 2
+
+
+def test_a_foreign_tokenizer_and_a_foreign_protocol_are_refused_by_name(dispatcher: Dispatcher) -> None:
+    with ScriptedPool(dispatcher.address) as pool:
+        pool.extra.append(dispatch_pb2.Hello(pool_id="x", protocol_version="1", tokenizer_hash="other"))
+        pool.extra.append(dispatch_pb2.Hello(pool_id="x", protocol_version="0"))
+        wait_until(dispatcher, lambda: len(pool.refusals) >= 2)
+        assert {"TOKENIZER_MISMATCH", "PROTOCOL_MISMATCH"} <= set(pool.refusals)
+
+
+def test_a_bug_in_a_round_reaches_the_training_thread(dispatcher: Dispatcher) -> None:
+    with pytest.raises(DispatcherStoppedError, match="our bug"):
+        dispatcher.call(_explode)
+    with pytest.raises(DispatcherStoppedError, match="our bug"):
+        dispatcher.call(lambda desk: desk.address)
+
+
+def _explode(desk: object) -> None:
+    raise RuntimeError("our bug")
+
+
+def test_an_address_that_cannot_be_bound_is_a_config_error(tmp_path: Path, metrics: Metrics) -> None:
+    with pytest.raises(ConfigError, match="shorter run folder"):
+        dispatcher_at(tmp_path / ("x" * 120), metrics)

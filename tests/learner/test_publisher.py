@@ -1,0 +1,175 @@
+"""Weights reach engines over real HTTP, and only confirmed ones are in rotation."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from learner.checkpoint_files import verify
+from learner.engines import EngineClient, EngineRegistry, Target, UpdateRules
+from learner.publisher import Publisher
+from longturn.errors import UnreachableError
+from longturn.metrics import Metrics
+from longturn.status import StatusBoard
+from tests.support.learner_run import LearnerThread, audited, small_config
+from tests.support.scripted_engine import ScriptedEngine
+from tests.support.scripted_pool import ScriptedPool, made_up
+
+
+@pytest.fixture
+def engine() -> Iterator[ScriptedEngine]:
+    engine = ScriptedEngine()
+    yield engine
+    engine.close()
+
+
+class News:
+    """What the registry told, and a way to wait for it."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, list[str]]] = []
+        self._changed = threading.Condition()
+
+    def __call__(self, target: Target, rotation: list[EngineClient]) -> None:
+        with self._changed:
+            self.told.append((target.policy_version, [client.url for client in rotation]))
+            self._changed.notify_all()
+
+    def wait_for(self, count: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.told) >= count, timeout=20)
+
+
+def registry_of(*clients: EngineClient, news: News | None = None, timeout_s: float = 5.0) -> EngineRegistry:
+    rules = UpdateRules(pause_mode="retract", flush_cache=True, timeout_s=timeout_s)
+    return EngineRegistry(list(clients), rules, check_interval_s=0.05, on_change=news or News())
+
+
+def target(version: int) -> Target:
+    return Target(policy_version=version, training_step=version, folder=Path("/weights") / f"v{version:06d}")
+
+
+def test_a_load_pauses_updates_continues_and_is_confirmed(engine: ScriptedEngine) -> None:
+    registry = registry_of(EngineClient(engine.url))
+    confirmed = registry.publish(target(3), timeout_s=20)
+    registry.close()
+    assert [client.url for client in confirmed] == [engine.url]
+    paths = [path for path, _ in engine.calls]
+    assert paths[:4] == ["/pause_generation", "/update_weights_from_disk", "/continue_generation", "/model_info"]
+    assert engine.calls[0][1] == {"mode": "retract"}
+    assert engine.calls[1][1] == {"model_path": "/weights/v000003", "weight_version": "3", "flush_cache": True}
+
+
+def test_a_refused_load_continues_the_engine_and_is_tried_again(engine: ScriptedEngine) -> None:
+    engine.fail_loads = 1
+    registry = registry_of(EngineClient(engine.url))
+    assert registry.publish(target(1), timeout_s=20)
+    registry.close()
+    paths = [path for path, _ in engine.calls]
+    assert paths[:3] == ["/pause_generation", "/update_weights_from_disk", "/continue_generation"]
+    assert engine.weight_version == "1"
+
+
+def test_an_engine_that_does_not_report_the_version_is_not_confirmed(engine: ScriptedEngine) -> None:
+    engine.lie = True
+    registry = registry_of(EngineClient(engine.url))
+    assert registry.publish(target(1), timeout_s=0.3) == []
+    assert "reports version default" in registry.failures[engine.url]
+    registry.close()
+
+
+def test_a_dead_engine_does_not_hold_up_a_living_one(engine: ScriptedEngine) -> None:
+    dead = ScriptedEngine()
+    dead.close()
+    registry = registry_of(EngineClient(engine.url), EngineClient(dead.url))
+    assert [client.url for client in registry.publish(target(1), timeout_s=60)] == [engine.url]
+    registry.close()
+
+
+def test_an_engine_that_restarts_is_loaded_again_before_it_is_announced() -> None:
+    news, first = News(), ScriptedEngine()
+    registry = registry_of(EngineClient(first.url), news=news)
+    assert registry.publish(target(4), timeout_s=20)
+    first.close()
+    news.wait_for(1)
+    second = ScriptedEngine(port=first.port)
+    news.wait_for(2)
+    registry.close()
+    second.close()
+    assert news.told == [(4, []), (4, [second.url])]
+    assert second.weight_version == "4"
+
+
+def test_a_key_is_presented(engine: ScriptedEngine) -> None:
+    guarded = ScriptedEngine(api_key="secret")
+    registry = registry_of(EngineClient(guarded.url, "secret"))
+    assert registry.publish(target(1), timeout_s=20)
+    registry.close()
+    guarded.close()
+
+
+def publisher_of(tmp_path: Path, registry: EngineRegistry, *, keep: int = 2) -> Publisher:
+    def save_model(folder: Path) -> None:
+        (folder / "model.safetensors").write_bytes(b"weights")
+
+    board = StatusBoard("learner", Metrics())
+    return Publisher(tmp_path, registry, save_model=save_model, require_engine=True, keep=keep, board=board)
+
+
+def test_weight_folders_are_sealed_and_old_ones_pruned(tmp_path: Path, engine: ScriptedEngine) -> None:
+    registry = registry_of(EngineClient(engine.url))
+    publisher = publisher_of(tmp_path, registry)
+    (tmp_path / ".v000000.partial").mkdir()
+    for version in range(4):
+        assert publisher.publish(version, version, timeout_s=20).is_announced
+    registry.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["v000002", "v000003"]
+    verify(tmp_path / "v000003")
+
+
+def test_without_an_engine_in_time_nothing_is_announced(tmp_path: Path) -> None:
+    dead = ScriptedEngine()
+    dead.close()
+    registry = registry_of(EngineClient(dead.url))
+    published = publisher_of(tmp_path, registry).publish(0, 0, timeout_s=0.3)
+    registry.close()
+    assert not published.is_announced
+    assert published.confirmed == ()
+
+
+def test_a_run_waits_for_its_engine_and_gives_up_with_the_command_to_start_one(
+    tmp_path: Path, model_dir: Path, task_path: Path
+) -> None:
+    dead = ScriptedEngine()
+    dead.close()
+    publish = {
+        "require_engine": True,
+        "engines": [{"url": dead.url}],
+        "connect_timeout_s": 0.5,
+        "check_interval_s": 0.1,
+    }
+    config = small_config(tmp_path / "run", model_dir, task_path, publish=publish)
+    with pytest.raises(UnreachableError, match="longturn engine"):
+        LearnerThread(config).join()
+
+
+def test_a_run_survives_an_engine_that_restarts(tmp_path: Path, model_dir: Path, task_path: Path) -> None:
+    engines = [ScriptedEngine()]
+    publish = {"require_engine": True, "engines": [{"url": engines[0].url}], "check_interval_s": 0.1}
+    config = small_config(tmp_path / "run", model_dir, task_path, publish=publish)
+
+    def restart_once(member: object) -> object:
+        if len(engines) == 1:
+            engines[0].close()
+            engines.append(ScriptedEngine(port=engines[0].port))
+        return made_up(member)  # type: ignore[arg-type]
+
+    with ScriptedPool(config.dispatch_address, script=restart_once) as pool:  # type: ignore[arg-type]
+        assert LearnerThread(config).join() == "COMPLETED"
+    engines[-1].close()
+    assert engines[-1].weight_version == "3"
+    assert pool.announced[-1] == 3
+    audited(config.run_dir)

@@ -74,6 +74,7 @@ class Episode:
         "episode_id",
         "episode_return",
         "initial",
+        "is_final",
         "is_rebuilt",
         "journal",
         "key",
@@ -118,6 +119,7 @@ class Episode:
         self.episode_return = 0.0
         self.initial = b""
         self.last = self.reply = environment_pb2.StepResult()
+        self.is_final = False
         self.reply_bytes = 0
         self.answered_index, self.answered_action = -1, ""
         self.action: str | None = None
@@ -125,11 +127,6 @@ class Episode:
         self.num_crashes = 0
         self.is_rebuilt = False
         self._events = events
-
-    @property
-    def is_final(self) -> bool:
-        """Whether no further step is possible."""
-        return self.last.status != RUNNING
 
     @property
     def is_replayable(self) -> bool:
@@ -149,7 +146,6 @@ class Episode:
         self.turn_index = result.turn_index = turn_index
         self.episode_return = result.episode_return
         self.initial = payload
-        self._apply_limit(result)
         self._set_last(result, len(payload))
 
     def attach(self, turn_index: int, action: str, deliver: Deliver) -> None:
@@ -180,7 +176,6 @@ class Episode:
         if self.is_rebuilt:
             result.rebuilt, self.is_rebuilt = True, False
         self.num_crashes = 0
-        self._apply_limit(result)
         self._set_last(result, num_bytes)
 
     def fail(self, reason: str, message: str) -> None:
@@ -221,13 +216,14 @@ class Episode:
             turn_index=self.turn_index,
         )
 
-    def _apply_limit(self, result: environment_pb2.StepResult) -> None:
-        if self.turn_index >= self.max_turns and result.status == RUNNING:
-            result.status, result.end_cause = TRUNCATED, TURN_LIMIT
-
     def _set_last(self, result: environment_pb2.StepResult, num_bytes: int) -> None:
-        if self.is_final and self.last.status:
+        if self.is_final:
             raise RuntimeError(f"illegal transition {self.last.status} -> {result.status}")
+        status = result.status
+        if status == RUNNING and self.turn_index >= self.max_turns:
+            status = result.status = TRUNCATED
+            result.end_cause = TURN_LIMIT
+        self.is_final = status != RUNNING
         self.last = self.reply = result
         self.reply_bytes = num_bytes
 

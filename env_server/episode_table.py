@@ -14,6 +14,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
+from hmac import compare_digest
+from typing import NoReturn
 
 from env_server.environment import EnvironmentSpec
 from env_server.episode import Deliver, Episode, Owner, StartRequest
@@ -21,7 +24,6 @@ from env_server.hop import RESULT, STEP
 from env_server.journal import Journal
 from env_server.pool import WorkerPool
 from env_server.refusals import RefusedError
-from env_server.tokens import is_token
 from env_server.worker_process import Loss, WorkerProcess
 from longturn.metrics import Metrics
 from longturn.records import EndCause
@@ -58,9 +60,9 @@ class EpisodeTable:
         self._num_live = 0
         self._live_by_client: Counter[str] = Counter()
         self._num_in_flight = 0
-        self._num_steps = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._num_steps = self._num_published = 0
+        self._latency_s = 0.0
+        self._drained: asyncio.Event | None = None
         pool.on_lost = self._worker_lost
         pool.on_retire = self._retire
 
@@ -68,14 +70,15 @@ class EpisodeTable:
 
     def admit(self, client_id: str) -> None:
         """Count one more live episode and one more call in flight; RefusedError where a limit forbids it."""
-        self._refuse_if_draining()
         limits = self.limits
+        if self.is_draining or self._num_in_flight >= limits.max_requests_in_flight:
+            self._refuse_call()
         if self._num_live >= limits.max_episodes:
             raise _too_many("TOO_MANY_EPISODES", "max_episodes", limits.max_episodes, "episodes are alive")
         per_client = limits.max_episodes_per_client
         if per_client and self._live_by_client[client_id] >= per_client:
             raise _too_many("TOO_MANY_EPISODES", "max_episodes_per_client", per_client, "episodes of this client")
-        self._begin_call()
+        self._num_in_flight += 1
         self._num_live += 1
         self._live_by_client[client_id] += 1
 
@@ -125,7 +128,7 @@ class EpisodeTable:
                 f"no episode {episode_id!r} here: it ended longer ago than env_server.final_grace_s,"
                 " or another server plays it",
             )
-        if not is_token(token, episode.token_digest):
+        if not compare_digest(sha256(token.encode()).digest(), episode.token_digest):
             raise RefusedError("BAD_TOKEN", f"the token is not that of episode {episode_id!r}")
         episode.renewed_at_s = time.monotonic()
         return episode
@@ -141,8 +144,9 @@ class EpisodeTable:
             episode.repeat(turn_index, action)
             deliver(episode.reply, episode.reply_bytes)
             return
-        self._refuse_if_draining()
-        self._begin_call()
+        if self.is_draining or self._num_in_flight >= self.limits.max_requests_in_flight:
+            self._refuse_call()
+        self._num_in_flight += 1
         episode.journal.append_action(action)
         episode.action = action
         episode.deliveries.append(deliver)
@@ -181,17 +185,18 @@ class EpisodeTable:
         self._answer(episode)
 
     def _answer(self, episode: Episode) -> None:
-        """The step in flight is done: settle the episode and tell everyone."""
-        was_in_flight = episode.action is not None
+        """The step in flight, if there is one, is done: settle the episode and tell everyone."""
+        now_s = time.monotonic()
+        if episode.action is not None:
+            self._num_steps += 1
+            self._latency_s += now_s - episode.renewed_at_s
+            self.end_call()
         deliveries = episode.take_deliveries()
-        episode.renewed_at_s = time.monotonic()
+        episode.renewed_at_s = now_s
         if episode.is_final:
             self._settle(episode)
         for deliver in deliveries:
             deliver(episode.reply, episode.reply_bytes)
-        if was_in_flight:
-            self._num_steps += 1
-            self.end_call()
 
     # --- ends ----------------------------------------------------------------------------------------------------
 
@@ -295,7 +300,9 @@ class EpisodeTable:
     async def drain(self) -> None:
         """Refuse new steps and starts, and wait until those in flight are done."""
         self.is_draining = True
-        await self._idle.wait()
+        if self._num_in_flight:
+            self._drained = asyncio.Event()
+            await self._drained.wait()
 
     @property
     def num_in_flight(self) -> int:
@@ -305,29 +312,28 @@ class EpisodeTable:
     def end_call(self) -> None:
         """A start or step is answered."""
         self._num_in_flight -= 1
-        if not self._num_in_flight:
-            self._idle.set()
+        if self._drained is not None and not self._num_in_flight:
+            self._drained.set()
 
     def publish(self) -> None:
         """Write the gauges."""
         self._metrics.gauge("server/episode/num_live", self._num_live)
         self._metrics.gauge("server/episode/num_kept", len(self.episodes))
         self._metrics.gauge("server/call/num_in_flight", self._num_in_flight)
-        self._metrics.gauge("server/step/num_answered", self._num_steps)
+        num_new = self._num_steps - self._num_published
+        self._metrics.count("server/step/num_answered", num_new)
+        if num_new:
+            self._metrics.gauge("server/step/latency_ms", self._latency_s / num_new * 1e3)
+        self._num_published, self._latency_s = self._num_steps, 0.0
 
-    def _begin_call(self) -> None:
-        if self._num_in_flight >= self.limits.max_requests_in_flight:
-            raise _too_many(
-                "TOO_MANY_REQUESTS", "max_requests_in_flight", self.limits.max_requests_in_flight, "calls in flight"
-            )
-        self._num_in_flight += 1
-        self._idle.clear()
-
-    def _refuse_if_draining(self) -> None:
+    def _refuse_call(self) -> NoReturn:
         if self.is_draining:
             raise RefusedError(
                 "SHUTTING_DOWN", "the server shuts down; try another, or this one later", retry_after_s=5.0
             )
+        raise _too_many(
+            "TOO_MANY_REQUESTS", "max_requests_in_flight", self.limits.max_requests_in_flight, "calls in flight"
+        )
 
 
 def _too_many(reason: str, setting: str, limit: int, what: str) -> RefusedError:

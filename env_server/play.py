@@ -144,8 +144,9 @@ class PlayStream:
         if num_bytes > self._calls.max_result_bytes:
             self._put(Reply(call_id=call_id, error=to_call_error(self._calls.too_large(num_bytes))))
             return
+        if not self._results:
+            self._ready.set()
         self._results.append((call_id, result, num_bytes))
-        self._ready.set()
 
     def _put(self, reply: Reply) -> None:
         self._replies.append(reply)

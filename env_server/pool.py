@@ -52,6 +52,7 @@ class WorkerPool:
     def __init__(
         self, setup: WorkerSetup, settings: PoolSettings, *, guard: Guard, metrics: Metrics, spawn_task: SpawnTask
     ) -> None:
+        self.name = setup.name
         self.workers: list[WorkerProcess] = []
         self.time_limit: TimeLimit = lambda environment, phase: settings.longest_limit_s
         self.on_lost: Callable[[WorkerProcess], None] = lambda worker: None
@@ -112,7 +113,7 @@ class WorkerPool:
         try:
             async with self._isolation:
                 worker = await self._wait_for(self._empty_worker)
-                worker.state = WorkerState.ISOLATED
+                worker.enter(WorkerState.ISOLATED)
                 try:
                     yield worker
                 finally:
@@ -167,7 +168,7 @@ class WorkerPool:
     def _end_isolation(self, worker: WorkerProcess) -> None:
         if worker.state is not WorkerState.ISOLATED:
             return
-        worker.state = WorkerState.OPEN
+        worker.enter(WorkerState.OPEN)
         num_open = sum(w.state is WorkerState.OPEN for w in self.workers)
         if num_open > self._settings.num_workers and self.is_last_suspect:
             worker.is_replaced = True
@@ -199,7 +200,7 @@ class WorkerPool:
             worker.kill(Loss.CRASHED)
         else:
             self._num_failed_starts = 0
-            worker.state = WorkerState.OPEN
+            worker.enter(WorkerState.OPEN)
             self._notify()
         code = await worker.reap()
         self.on_lost(worker)
@@ -209,9 +210,18 @@ class WorkerPool:
             return
         logger.warning("worker died", extra={"worker": self._setup.name, "worker_pid": worker.pid, "exit_code": code})
         self._metrics.count("server/worker/num_restarts")
-        await asyncio.sleep(BACKOFF_S[min(self._num_failed_starts, len(BACKOFF_S) - 1)])
-        if not self._is_closing:
-            await self._raise_worker()
+        await self._raise_successor()
+
+    async def _raise_successor(self) -> None:
+        while not self._is_closing:
+            await asyncio.sleep(BACKOFF_S[min(self._num_failed_starts, len(BACKOFF_S) - 1)])
+            try:
+                await self._raise_worker()
+            except OSError as error:  # out of processes, descriptors or disk: that may pass
+                self._num_failed_starts += 1
+                logger.error("worker cannot be spawned", extra={"worker": self._setup.name, "reason": str(error)})
+            else:
+                return
 
     def _check_times(self, seen: dict[tuple[int, int], float]) -> dict[tuple[int, int], float]:
         """Kill what is over its limit in two looks in a row: a look may catch a slot half written."""
@@ -264,7 +274,7 @@ class WorkerPool:
             self._retire(worker)
 
     def _retire(self, worker: WorkerProcess) -> None:
-        worker.state = WorkerState.RETIRING
+        worker.enter(WorkerState.RETIRING)
         worker.retire_at_s = time.monotonic() + self._settings.recycle_grace_s
         self._metrics.count("server/worker/num_recycled")
         logger.info("worker retires", extra={"worker_pid": worker.pid, "num_episodes": len(worker.keys)})

@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import logging
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from env_server.background import Background
 from env_server.calls import Calls
 from env_server.catalog import Catalog
 from env_server.config import EnvServerConfig
+from env_server.environment import nearest_name
 from env_server.episode_table import EpisodeTable, TableLimits
 from env_server.guard import Guard
 from env_server.hop import Phase
@@ -214,6 +216,10 @@ async def _start(
     """Build the parts, register the services and begin to serve."""
     pool, preparer_pool = pools
     catalog = Catalog(described)
+    for name in config.limits_by_environment:
+        if name not in catalog.specs:
+            hint = nearest_name(name, catalog.specs)
+            raise ConfigError(f"env_server.limits_by_environment.{name}: no such environment is served{hint}")
     preparers = Preparers(preparer_pool, num_preparers=config.num_preparers)
     table = EpisodeTable(pool, _table_limits(config), metrics=metrics)
     keys = itertools.count(1)
@@ -233,7 +239,7 @@ async def _start(
     calls = Calls(table, starter, rebuilder, max_message_bytes=config.max_message_bytes)
     service = EnvironmentService(calls, Listing(catalog, preparers), server_info(config))
     health_servicer = await _register(grpc_server, service, board, has_reflection=config.reflection)
-    for work in (table.reap_forever(), *(each.watch() for each in pools)):
+    for work in (table.reap_forever(), _report(board, pools, starter), *(each.watch() for each in pools)):
         background.spawn(work)
     await grpc_server.start()
     board.set_fact("address", address)
@@ -248,6 +254,16 @@ async def _start(
         health_servicer=health_servicer,
         board=board,
     )
+
+
+async def _report(board: StatusBoard, pools: list[WorkerPool], starter: Starter) -> None:
+    """Keep the status board's facts fresh; runs until cancelled."""
+    while True:
+        for pool in pools:
+            states = Counter(worker.state.value for worker in pool.workers)
+            board.set_fact(f"{pool.name}s", ", ".join(f"{number} {state}" for state, number in sorted(states.items())))
+        board.set_fact("quarantined_tasks", ", ".join(starter.quarantined) or "none")
+        await asyncio.sleep(1.0)
 
 
 def _table_limits(config: EnvServerConfig) -> TableLimits:

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import SupportsFloat, TypeVar, cast
+from typing import ParamSpec, SupportsFloat, TypeVar, cast
 
 from env_server.environment import (
     Environment,
@@ -29,6 +29,7 @@ TERMINATED = environment_pb2.EPISODE_STATUS_TERMINATED
 INLINE_S = 0.0002
 """Shorter steps cost less than handing them to another thread."""
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -114,7 +115,7 @@ class Stage:
         environment = guarded(kind)
         seat = Seat(environment, order.with_progress, order.with_oracle, kind.spec.is_thread_safe)
         try:
-            transition = guarded(lambda: environment.reset(order.task_id, order.seed, order.knobs))
+            transition = guarded(environment.reset, order.task_id, order.seed, order.knobs)
             result = _message(seat, transition)
         except StageError:
             guarded(environment.close)
@@ -126,7 +127,7 @@ class Stage:
         """Apply one action; raise BrokenError if the environment breaks."""
         seat = self._seats[key]
         began_at_s = time.monotonic()
-        transition = guarded(lambda: seat.environment.step(action))
+        transition = guarded(seat.environment.step, action)
         took_s = time.monotonic() - began_at_s
         seat.step_s = took_s if seat.step_s == math.inf else 0.5 * (seat.step_s + took_s)
         return _message(seat, transition)
@@ -138,10 +139,10 @@ class Stage:
             guarded(seat.environment.close)
 
 
-def guarded(call: Callable[[], T]) -> T:
+def guarded(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run environment code; whatever it raises becomes a StageError."""
     try:
-        return call()
+        return call(*args, **kwargs)
     except TaskNotFoundError as error:
         raise StageError("TASK_NOT_FOUND", str(error), task_id=error.task_id, nearest=error.nearest) from error
     except KnobError as error:

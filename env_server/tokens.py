@@ -29,11 +29,6 @@ def token_digest(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
 
 
-def is_token(token: str, digest: bytes) -> bool:
-    """Whether `digest` belongs to `token`, in constant time."""
-    return hmac.compare_digest(hashlib.sha256(token.encode()).digest(), digest)
-
-
 def new_id() -> str:
     """An opaque unguessable id."""
     return secrets.token_urlsafe(12)

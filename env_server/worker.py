@@ -121,6 +121,7 @@ class Worker:
                 flushed_at = started_at
             self._run_item(self._slot, kind, key, payload)
             self._step_s += 0.2 * (time.monotonic() - started_at - self._step_s)
+        self._slot.end()
         self._outbox.flush()
 
     def _goes_to_thread(self, kind: int, key: int) -> bool:
@@ -139,6 +140,7 @@ class Worker:
     def _serve_queue(self, slot: Slot) -> None:
         while True:
             self._run_item(slot, *self._queue.get())
+            slot.end()
             self._outbox.flush()
 
     def _run_item(self, slot: Slot, kind: int, key: int, payload: bytes) -> None:
@@ -151,8 +153,7 @@ class Worker:
             self._outbox.put(Kind.REFUSED, key, error.to_json())
         else:
             if answer is not None:
-                self._outbox.put(Kind.RESULT, key, answer)
-        slot.end()
+                self._outbox.put(hop.RESULT, key, answer)
 
     def _answer(self, slot: Slot, kind: int, key: int, payload: bytes) -> bytes | None:
         if kind == hop.STEP:
@@ -190,14 +191,14 @@ class Worker:
 
     def _prepare(self, order: StartOrder) -> bytes:
         environment = self._stage.environment(order.environment)
-        guarded(lambda: environment.prepare(order.task_id, order.knobs, order.seed))
+        guarded(environment.prepare, order.task_id, order.knobs, order.seed)
         return b""
 
     def _list_tasks(self, query: dict[str, Any]) -> bytes:
         environment = self._stage.environment(query["environment"])
         split, filters = query["split"], query["filters"]
-        num_tasks = guarded(lambda: environment.num_tasks(split, filters))
-        tasks = guarded(lambda: environment.tasks(split, query["start"], query["count"], filters))
+        num_tasks = guarded(environment.num_tasks, split, filters)
+        tasks = guarded(environment.tasks, split, query["start"], query["count"], filters)
         listed = [
             {"task_id": task.task_id, "kind": task.kind, "knobs": dict(task.knobs), "score_max": task.score_max}
             for task in tasks

@@ -32,6 +32,9 @@ from longturn.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 
+PACK_HEADER = hop.HEADER.pack
+
+
 class WorkerState(enum.Enum):
     """Where a worker stands."""
 
@@ -111,13 +114,15 @@ class WorkerProcess(asyncio.Protocol):
     def __init__(self, setup: WorkerSetup, guard: Guard) -> None:
         self.setup = setup
         self.state = WorkerState.STARTING
+        self.is_usable = False
+        """Whether episodes that live here can be stepped."""
         self.keys: dict[int, str] = {}
         """Episodes that live here, or are about to, each with the name of its environment."""
         self.num_started = 0
         self.is_replaced = False
         """Whether a successor was started already."""
         self.retire_at_s = 0.0
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[bytes] = loop.create_future()
         self.lost: asyncio.Future[None] = loop.create_future()
         self.heard_at_s = self._asked_at_s = time.monotonic()
@@ -135,10 +140,10 @@ class WorkerProcess(asyncio.Protocol):
         """Process id."""
         return self._process.pid
 
-    @property
-    def is_usable(self) -> bool:
-        """Whether episodes that live here can be stepped."""
-        return self.state in (WorkerState.OPEN, WorkerState.RETIRING)
+    def enter(self, state: WorkerState) -> None:
+        """Change the state."""
+        self.state = state
+        self.is_usable = state in (WorkerState.OPEN, WorkerState.RETIRING)
 
     @property
     def num_waiting(self) -> int:
@@ -201,7 +206,7 @@ class WorkerProcess(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The process is gone, or as good as gone: make sure, and tell everyone who waits."""
-        self.state = WorkerState.DEAD
+        self.enter(WorkerState.DEAD)
         self._kill_group()
         self._slots.close()
         if not self.ready.done():
@@ -213,7 +218,10 @@ class WorkerProcess(asyncio.Protocol):
         self.lost.set_result(None)
 
     def send(self, kind: int, key: int, payload: bytes, receiver: Receiver) -> None:
-        """Ask for something; `receiver` gets the answer. One question per key at a time."""
+        """Ask for something; `receiver` gets the answer, or hears of the loss. One question per key at a time."""
+        if self.state is WorkerState.DEAD:
+            self._loop.call_soon(receiver.worker_lost, self._loss)
+            return
         if not self._receivers:
             self._asked_at_s = time.monotonic()
         self._receivers[key] = receiver
@@ -221,14 +229,14 @@ class WorkerProcess(asyncio.Protocol):
 
     def post(self, kind: int, key: int, payload: bytes = b"") -> None:
         """Say something that has no answer. All that is said in one turn of the loop travels together."""
-        if not self._outbox:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._outbox.append(hop.pack(kind, key, payload))
+        outbox = self._outbox
+        if not outbox:
+            self._loop.call_soon(self._flush)
+        outbox.append(PACK_HEADER(kind, key, len(payload)))
+        outbox.append(payload)
 
     async def call(self, kind: Kind, key: int, payload: bytes) -> tuple[int, bytes]:
         """Ask and wait; raise WorkerLostError if the worker dies first."""
-        if self.state is WorkerState.DEAD:
-            raise WorkerLostError(self._loss)
         receiver = _FutureReceiver()
         self.send(kind, key, payload, receiver)
         return await receiver.future

@@ -1,0 +1,238 @@
+"""Environment serving: our server against bare gRPC, OpenEnv and a direct call, in one interleaved run.
+
+Echo answers 400 bytes and does no work; leases, exactly-once and worker processes stay on. Servers run for the whole
+time, each load runs alone for a moment per round in a process of its own, and rows are medians over rounds. Server
+processor time includes the workers. Run: python benchmarks/bench_env_rpc.py [--openenv-python PYTHON] [--textworld]
+"""
+
+import json
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import grpc
+import typer
+from rich.console import Console
+
+from env_server.environment import Environment
+from env_server.environments.echo import EchoEnvironment
+from longturn.v1 import environment_pb2, environment_pb2_grpc
+
+HERE = Path(__file__).parent
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+Report = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One row: a name, and what plays SESSIONS for SECONDS."""
+
+    name: str
+    load: Callable[[int, float], Report]
+
+
+@contextmanager
+def running(command: list[str], is_ready: Callable[[], bool]) -> Iterator[int]:
+    """A server process; yields its id."""
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        while not is_ready():
+            if process.poll() is not None:
+                raise typer.BadParameter(f"{' '.join(command)} ended with code {process.returncode}")
+            time.sleep(0.1)
+        yield process.pid
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def is_open(port: int) -> bool:
+    """Whether something listens."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time of a process and all below it."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S + sum(cpu_s(int(child)) for child in below)
+
+
+def remote(command: list[str], server_pid: int, *tail: str, feed: str = "") -> Callable[[int, float], Report]:
+    """A load in a process of its own, with the server's processor time beside it."""
+
+    def load(num_sessions: int, seconds: float) -> Report:
+        before_s = cpu_s(server_pid)
+        arguments = [*command, str(num_sessions), str(seconds), *tail]
+        done = subprocess.run(arguments, input=feed, capture_output=True, text=True, check=True)
+        report: Report = json.loads(done.stdout)
+        return report | {"server_cpu_s": cpu_s(server_pid) - before_s}
+
+    return load
+
+
+def direct(make: Callable[[], Environment], task_ids: list[str]) -> Callable[[int, float], Report]:
+    """Method calls in this process, one session after the other."""
+
+    def load(num_sessions: int, seconds: float) -> Report:
+        began_s = time.perf_counter()
+        environments = [make() for _ in range(num_sessions)]
+        for index, environment in enumerate(environments):
+            environment.reset(task_ids[index % len(task_ids)], 0, {})
+        start_s = time.perf_counter() - began_s
+        steps, began_s, began_cpu_s = 0, time.perf_counter(), time.process_time()
+        while time.perf_counter() - began_s < seconds:
+            for index, environment in enumerate(environments):
+                if environment.step("look").is_terminal:
+                    environment.reset(task_ids[index % len(task_ids)], 0, {})
+            steps += num_sessions
+        took_s = time.perf_counter() - began_s
+        return {
+            "steps": steps,
+            "failed": 0,
+            "seconds": took_s,
+            "start_ms": start_s / num_sessions * 1e3,
+            "p50_ms": took_s / steps * 1e3,
+            "p99_ms": took_s / steps * 1e3,
+            "server_cpu_s": time.process_time() - began_cpu_s,
+        }
+
+    return load
+
+
+def ours(stack: ExitStack, environment: str) -> tuple[str, int]:
+    """Start our server; returns address and process id."""
+    port = free_port()
+    command = [sys.executable, "-m", "env_server", "--env", environment, "--port", str(port)]
+    return f"127.0.0.1:{port}", stack.enter_context(running(command, lambda: is_serving(port)))
+
+
+def is_serving(port: int) -> bool:
+    """Whether our server answers."""
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = environment_pb2_grpc.EnvironmentServiceStub(channel)
+        try:
+            return bool(stub.GetServerInfo(environment_pb2.GetServerInfoRequest(), timeout=1.0).server_id)
+        except grpc.RpcError:
+            return False
+
+
+def echo_contenders(stack: ExitStack, openenv_python: str | None) -> list[Contender]:
+    """All rows of the echo table, their servers started."""
+    load = [sys.executable, str(HERE / "env_load.py")]
+    address, pid = ours(stack, "echo")
+    contenders = [
+        Contender(f"ours, {road}", remote([*load, road, address], pid, "echo"))
+        for road in ("client", "stream", "unary")
+    ]
+    bare_port = free_port()
+    bare = [sys.executable, str(HERE / "env_bare.py"), str(bare_port)]
+    bare_pid = stack.enter_context(running(bare, lambda: is_open(bare_port)))
+    bare_address = f"127.0.0.1:{bare_port}"
+    contenders.append(Contender("bare gRPC, stream", remote([*load, "stream", bare_address], bare_pid, "bare")))
+    contenders.append(Contender("bare gRPC, unary", remote([*load, "unary", bare_address], bare_pid, "bare")))
+    for mode in ("sync", "async") if openenv_python else ():
+        peer, port = [str(openenv_python), str(HERE / "env_openenv.py")], free_port()
+        serve = [*peer, "serve", str(port), mode]
+        peer_pid = stack.enter_context(running(serve, lambda port=port: is_open(port)))
+        contenders.append(Contender(f"OpenEnv, {mode}", remote([*peer, "load", f"127.0.0.1:{port}"], peer_pid)))
+    contenders.append(Contender("direct call", direct(EchoEnvironment, ["echo/train/000000"])))
+    return contenders
+
+
+def textworld_contenders(stack: ExitStack) -> list[Contender]:
+    """Real games: one core by direct calls, and our server with its workers."""
+    from env_server.environments.textworld import TextWorldEnvironment
+
+    filters = {"family": "coin_collector", "level": "30"}
+    task_ids = [task.task_id for task in TextWorldEnvironment.tasks("train", 0, 8, filters)]
+    TextWorldEnvironment.warm_up()
+    for task_id in task_ids:
+        TextWorldEnvironment.prepare(task_id, {}, 0)
+    address, pid = ours(stack, "textworld")
+    load = [sys.executable, str(HERE / "env_load.py"), "client", address]
+    feed = " ".join(task_ids * 64)
+    return [
+        Contender("ours, client", remote(load, pid, "textworld", feed=feed)),
+        Contender("direct call", direct(TextWorldEnvironment, task_ids)),
+    ]
+
+
+def measure(contenders: list[Contender], num_sessions: int, rounds: int, seconds: float) -> dict[str, list[Report]]:
+    """Every contender in every round, one after the other."""
+    reports: dict[str, list[Report]] = {contender.name: [] for contender in contenders}
+    for _ in range(rounds):
+        for contender in contenders:
+            reports[contender.name].append(contender.load(num_sessions, seconds))
+    return reports
+
+
+def table(title: str, reports: dict[str, list[Report]], base: str) -> str:
+    """A markdown table: medians, and the median over rounds of the ratio to `base` in the same round."""
+    lines = [
+        f"### {title}",
+        "",
+        f"| row | steps/s | ratio to {base} (lowest-highest) | P50 ms | P99 ms | server s/1000 | start ms | failed |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    rates = {name: [report["steps"] / report["seconds"] for report in rows] for name, rows in reports.items()}
+    for name, rows in reports.items():
+        ratios = [rate / other for rate, other in zip(rates[name], rates[base], strict=True)]
+        middle = {key: statistics.median(report[key] for report in rows) for key in ("p50_ms", "p99_ms", "start_ms")}
+        server = statistics.median(report["server_cpu_s"] / report["steps"] * 1000 for report in rows)
+        lines.append(
+            f"| {name} | {statistics.median(rates[name]):,.0f} | {statistics.median(ratios):.2f}"
+            f" ({min(ratios):.2f}-{max(ratios):.2f}) | {middle['p50_ms']:.3f} | {middle['p99_ms']:.2f}"
+            f" | {server:.4f} | {middle['start_ms']:.2f} | {sum(report['failed'] for report in rows):.0f} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def main(
+    rounds: Annotated[int, typer.Option(help="Rounds; every row is measured once in each.")] = 3,
+    seconds: Annotated[float, typer.Option(help="Length of one measurement.")] = 1.0,
+    sessions: Annotated[list[int] | None, typer.Option(help="Session counts; repeatable.")] = None,
+    openenv_python: Annotated[str | None, typer.Option(help="A Python with openenv 0.10 installed.")] = None,
+    textworld: Annotated[bool, typer.Option(help="Measure real games too.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Markdown file to write.")] = None,
+) -> None:
+    """Measure and print markdown."""
+    load = os.getloadavg()[0]
+    parts = [
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, grpcio {grpc.__version__},"
+        f" load average {load:.1f} at the start; {rounds} rounds of {seconds:g} s.\n"
+    ]
+    base = "OpenEnv, sync" if openenv_python else "bare gRPC, unary"
+    with ExitStack() as stack:
+        contenders = echo_contenders(stack, openenv_python)
+        for number in sessions or [1, 64, 512]:
+            parts.append(table(f"Echo, {number} sessions", measure(contenders, number, rounds, seconds), base))
+    if textworld:
+        with ExitStack() as stack:
+            reports = measure(textworld_contenders(stack), 64, rounds, 4 * seconds)
+            parts.append(table("TextWorld coin_collector level 30, 64 sessions", reports, "direct call"))
+    text = "\n".join(parts)
+    Console(soft_wrap=True).print(text, markup=False, highlight=False)
+    if output is not None:
+        output.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)

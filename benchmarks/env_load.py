@@ -1,0 +1,181 @@
+"""Load for bench_env_rpc: N sessions that step as fast as they are answered, in a process of their own.
+
+Run: python benchmarks/env_load.py ROAD ADDRESS SESSIONS SECONDS TASKS, where ROAD is client (EnvClient), stream (the
+raw Play stream) or unary, and TASKS is echo, echo-2ms, bare or textworld. Prints one JSON object.
+"""
+
+import asyncio
+import itertools
+import json
+import resource
+import statistics
+import sys
+import time
+import uuid
+from dataclasses import dataclass, field
+
+import grpc
+
+from clients.config import EnvClientConfig
+from clients.environment import EnvClient
+from longturn.codec import task_to_proto
+from longturn.records import Task
+from longturn.v1 import environment_pb2, environment_pb2_grpc
+
+ENDLESS = 1_000_000
+
+
+@dataclass
+class Tally:
+    """What one run measured."""
+
+    start_s: float = 0.0
+    seconds: float = 0.0
+    latencies_s: list[float] = field(default_factory=list)
+    num_failed: int = 0
+
+
+def make_tasks(kind: str, number: int) -> list[Task]:
+    """Tasks of the sessions."""
+    if kind == "textworld":
+        return [Task(environment="textworld", task_id=task_id) for task_id in sys.stdin.read().split()][:number]
+    knobs = {"horizon": ENDLESS} | ({"step_sleep_ms": 2.0} if kind == "echo-2ms" else {})
+    return [Task(environment="echo", task_id=f"echo/train/{index:06d}", knobs=knobs) for index in range(number)]
+
+
+def start_request(task: Task) -> environment_pb2.StartEpisodeRequest:
+    """An episode that does not end by its turn limit."""
+    return environment_pb2.StartEpisodeRequest(request_id=uuid.uuid4().hex, task=task_to_proto(task), max_turns=ENDLESS)
+
+
+async def by_client(address: str, tasks: list[Task], seconds: float) -> Tally:
+    """EnvClient: one coroutine per session."""
+    tally = Tally()
+    async with EnvClient(EnvClientConfig(address=address)) as envs:
+        began_s = time.perf_counter()
+        episodes = await asyncio.gather(*(envs.start(task, max_turns=ENDLESS) for task in tasks))
+        tally.start_s = time.perf_counter() - began_s
+        began_s = time.perf_counter()
+        end_s = began_s + seconds
+
+        async def play(episode) -> None:
+            now_s = time.perf_counter()
+            while now_s < end_s:
+                await episode.step("look")
+                before_s, now_s = now_s, time.perf_counter()
+                tally.latencies_s.append(now_s - before_s)
+
+        await asyncio.gather(*(play(episode) for episode in episodes))
+        tally.seconds = time.perf_counter() - began_s
+    return tally
+
+
+async def by_stream(address: str, tasks: list[Task], seconds: float, *, is_bare: bool) -> Tally:
+    """The raw stream: what is ready goes out as one message."""
+    tally = Tally()
+    async with grpc.aio.insecure_channel(address) as channel:
+        stream = environment_pb2_grpc.EnvironmentServiceStub(channel).Play()
+        began_s = time.perf_counter()
+        sessions = [("e", "t")] * len(tasks) if is_bare else await _start_all(stream, tasks)
+        tally.start_s = time.perf_counter() - began_s
+        turns = [0] * len(sessions)
+        sent_s = [0.0] * len(sessions)
+        ready = list(range(len(sessions)))
+        wake = asyncio.Event()
+        began_s = time.perf_counter()
+        end_s = began_s + seconds
+
+        async def write() -> None:
+            while time.perf_counter() < end_s:
+                message = environment_pb2.PlayRequest()
+                now_s = time.perf_counter()
+                for index in ready:
+                    call = message.calls.add()
+                    call.call_id = index + 1
+                    step = call.step
+                    step.episode_id, step.episode_token = sessions[index]
+                    step.turn_index, step.action = turns[index], "look"
+                    sent_s[index] = now_s
+                ready.clear()
+                await stream.write(message)
+                while not ready:
+                    wake.clear()
+                    await wake.wait()
+
+        writer = asyncio.create_task(write())
+        while (now_s := time.perf_counter()) < end_s:
+            replies = (await stream.read()).replies
+            now_s = time.perf_counter()
+            for reply in replies:
+                index = reply.call_id - 1
+                tally.num_failed += reply.HasField("error")
+                turns[index] = reply.step.turn_index
+                tally.latencies_s.append(now_s - sent_s[index])
+                ready.append(index)
+            wake.set()
+        tally.seconds = now_s - began_s
+        writer.cancel()
+        stream.cancel()
+    return tally
+
+
+async def _start_all(stream, tasks: list[Task]) -> list[tuple[str, str]]:
+    calls = [environment_pb2.PlayCall(call_id=index + 1, start=start_request(task)) for index, task in enumerate(tasks)]
+    await stream.write(environment_pb2.PlayRequest(calls=calls))
+    sessions: dict[int, tuple[str, str]] = {}
+    while len(sessions) < len(tasks):
+        for reply in (await stream.read()).replies:
+            sessions[reply.call_id] = (reply.start.episode_id, reply.start.episode_token)
+    return [sessions[index + 1] for index in range(len(tasks))]
+
+
+async def by_unary(address: str, tasks: list[Task], seconds: float) -> Tally:
+    """One unary call per step."""
+    tally = Tally()
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = environment_pb2_grpc.EnvironmentServiceStub(channel)
+        began_s = time.perf_counter()
+        started = await asyncio.gather(*(stub.StartEpisode(start_request(task)) for task in tasks))
+        tally.start_s = time.perf_counter() - began_s
+        began_s = time.perf_counter()
+        end_s = began_s + seconds
+
+        async def play(episode: environment_pb2.StartEpisodeResponse) -> None:
+            names = {"episode_id": episode.episode_id, "episode_token": episode.episode_token, "action": "look"}
+            now_s = time.perf_counter()
+            for turn_index in itertools.count():
+                if now_s >= end_s:
+                    return
+                await stub.Step(environment_pb2.StepRequest(turn_index=turn_index, **names))
+                before_s, now_s = now_s, time.perf_counter()
+                tally.latencies_s.append(now_s - before_s)
+
+        await asyncio.gather(*(play(episode) for episode in started))
+        tally.seconds = time.perf_counter() - began_s
+    return tally
+
+
+def main(road: str, address: str, num_sessions: int, seconds: float, kind: str) -> None:
+    tasks = make_tasks(kind, num_sessions)
+    if road == "client":
+        tally = asyncio.run(by_client(address, tasks, seconds))
+    elif road == "stream":
+        tally = asyncio.run(by_stream(address, tasks, seconds, is_bare=kind == "bare"))
+    else:
+        tally = asyncio.run(by_unary(address, tasks, seconds))
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    percentiles = statistics.quantiles(tally.latencies_s, n=100)
+    report = {
+        "steps": len(tally.latencies_s),
+        "failed": tally.num_failed,
+        "seconds": tally.seconds,
+        "start_ms": tally.start_s / num_sessions * 1e3,
+        "p50_ms": percentiles[49] * 1e3,
+        "p99_ms": percentiles[98] * 1e3,
+        "client_cpu_s": usage.ru_utime + usage.ru_stime,
+    }
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), sys.argv[5])

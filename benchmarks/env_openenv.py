@@ -1,0 +1,103 @@
+"""OpenEnv's own server and client as a peer for bench_env_rpc, on a Python that has `openenv` installed.
+
+Run: PYTHON benchmarks/env_openenv.py serve PORT [async] | load ADDRESS SESSIONS SECONDS
+"""
+
+import asyncio
+import json
+import resource
+import statistics
+import sys
+import time
+
+FILLER = "x" * 400
+
+
+def serve(port: int, *, is_async: bool) -> None:
+    """An echo environment with a 400-byte observation behind OpenEnv's server."""
+    import uvicorn
+    from openenv.core.env_server import Action, Environment, Observation, State, create_fastapi_app
+
+    class EchoAction(Action):
+        text: str
+
+    class EchoObservation(Observation):
+        text: str = ""
+
+    class EchoEnvironment(Environment):
+        SUPPORTS_CONCURRENT_SESSIONS = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._state = State(episode_id="e", step_count=0)
+
+        def reset(self, seed=None, episode_id=None, **kwargs):
+            return EchoObservation(text=FILLER, done=False, reward=0.0)
+
+        def step(self, action, timeout_s=None, **kwargs):
+            self._state.step_count += 1
+            return EchoObservation(text=FILLER, done=False, reward=0.0)
+
+        @property
+        def state(self):
+            return self._state
+
+    class AsyncEchoEnvironment(EchoEnvironment):
+        async def reset_async(self, seed=None, episode_id=None, **kwargs):
+            return self.reset()
+
+        async def step_async(self, action, timeout_s=None, **kwargs):
+            return self.step(action)
+
+    kind = AsyncEchoEnvironment if is_async else EchoEnvironment
+    app = create_fastapi_app(kind, EchoAction, EchoObservation, max_concurrent_envs=4096)
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="error")
+
+
+async def load(address: str, num_sessions: int, seconds: float) -> None:
+    """Sessions that step as fast as they are answered."""
+    from openenv.core.generic_client import GenericEnvClient
+
+    latencies_s: list[float] = []
+    gate = asyncio.Semaphore(32)
+    clients = [GenericEnvClient(base_url=f"http://{address}") for _ in range(num_sessions)]
+
+    async def start(client) -> None:
+        async with gate:
+            await client.connect()
+            await client.reset()
+
+    began_s = time.perf_counter()
+    await asyncio.gather(*(start(client) for client in clients))
+    start_s = time.perf_counter() - began_s
+    began_s = time.perf_counter()
+    end_s = began_s + seconds
+
+    async def play(client) -> None:
+        now_s = time.perf_counter()
+        while now_s < end_s:
+            await client.step({"text": "look"})
+            before_s, now_s = now_s, time.perf_counter()
+            latencies_s.append(now_s - before_s)
+
+    await asyncio.gather(*(play(client) for client in clients))
+    took_s = time.perf_counter() - began_s
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    percentiles = statistics.quantiles(latencies_s, n=100)
+    report = {
+        "steps": len(latencies_s),
+        "failed": 0,
+        "seconds": took_s,
+        "start_ms": start_s / num_sessions * 1e3,
+        "p50_ms": percentiles[49] * 1e3,
+        "p99_ms": percentiles[98] * 1e3,
+        "client_cpu_s": usage.ru_utime + usage.ru_stime,
+    }
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        serve(int(sys.argv[2]), is_async=sys.argv[3:] == ["async"])
+    else:
+        asyncio.run(load(sys.argv[2], int(sys.argv[3]), float(sys.argv[4])))

@@ -78,7 +78,10 @@ def wilson_interval(num_success: int, num_episodes: int) -> tuple[float, float]:
     centre = (share + z2 / (2 * num_episodes)) / (1 + z2 / num_episodes)
     spread = share * (1 - share) / num_episodes + z2 / (4 * num_episodes**2)
     half = _Z95 * math.sqrt(spread) / (1 + z2 / num_episodes)
-    return (max(0.0, centre - half), min(1.0, centre + half))
+    # Rounding must not keep the ends from 0 and 1 where the formula reaches them.
+    low = 0.0 if num_success == 0 else centre - half
+    high = 1.0 if num_success == num_episodes else centre + half
+    return (low, high)
 
 
 def summarise(outcomes: Iterable[Outcome]) -> Evaluation:

@@ -29,20 +29,24 @@ def show_environments(config: EnvClientConfig, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([dataclasses.asdict(info) for info in infos]))
         return
-    table = Table("name", "version", "data hash", "splits", "turns", "score", "oracle", "progress", "action format")
+    table = Table()
+    for name in ("name", "version", "data hash", "splits", "turns", "score", "oracle", "progress"):
+        table.add_column(name, no_wrap=name == "name", overflow="fold")
     for info in infos:
         table.add_row(
             info.name,
             info.version,
-            info.data_hash[:12],
+            info.data_hash,
             " ".join(info.splits),
             str(info.max_turns),
             f"{info.score_min:g} to {info.score_max:g}",
             "yes" if info.has_oracle else "no",
             "yes" if info.has_progress else "no",
-            info.action_format,
         )
-    Console().print(table)
+    console = Console(highlight=False)
+    console.print(table)
+    for info in infos:
+        console.print(f"{info.name}: {info.action_format}", markup=False)
 
 
 async def _environments(config: EnvClientConfig) -> tuple[EnvironmentInfo, ...]:

@@ -55,8 +55,9 @@ def episode_progress(title: str) -> Iterator[EpisodeProgress]:
 def score_table(evaluation: Evaluation, *, title: str) -> Table:
     """Totals, then each kind."""
     table = Table(title=title)
-    for name in ("tasks", "episodes", "success", "95 % interval", "score", "turns", "valid actions", "valid format"):
-        table.add_column(name, justify="left" if name == "tasks" else "right")
+    table.add_column("tasks", no_wrap=True)
+    for name in ("n", "success", "95 %", "score", "turns", "valid", "form"):
+        table.add_column(name, justify="right", no_wrap=True)
     if len(evaluation.by_kind) > 1:
         for kind, score in sorted(evaluation.by_kind.items()):
             table.add_row(kind, *_cells(score))
@@ -72,7 +73,7 @@ def _cells(score: Score) -> tuple[str, ...]:
     return (
         str(score.episodes),
         f"{score.success:.3f}",
-        f"{low:.3f} - {high:.3f}",
+        f"{low:.2f} - {high:.2f}",
         f"{score.score_mean:.3f}",
         f"{score.turns_mean:.1f}",
         f"{score.action_valid_share:.3f}",

@@ -16,6 +16,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
@@ -27,6 +28,7 @@ from longturn.tag_format import ACTION_END_TAG, ACTION_TAG, OBSERVATION_TAG, TAG
 
 CUT_MARK = "[...]"
 _MAX_CHARACTERS_PER_TOKEN = 64
+_MAX_REMEMBERED_CHARACTERS = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +97,15 @@ class TagRenderer:
         self._action_end_id = ids[ACTION_END_TAG]
         self._cut_ids = tuple(tokenizer.encode(CUT_MARK, add_special_tokens=False).ids)
         self.stop_token_ids = (self._action_end_id,)
+        # Members of a group walk through the same places.
+        self._remembered = lru_cache(maxsize=4096)(self._render)
 
     def render(self, observation: str) -> RenderedObservation:
         """`<obs>` observation `<think>`."""
+        is_short = len(observation) <= _MAX_REMEMBERED_CHARACTERS
+        return self._remembered(observation) if is_short else self._render(observation)
+
+    def _render(self, observation: str) -> RenderedObservation:
         # Far longer text than the budget can hold is shortened before it costs the tokenizer seconds.
         half = self._max_observation_tokens * _MAX_CHARACTERS_PER_TOKEN
         was_cut = len(observation) > 2 * half
@@ -179,8 +187,8 @@ def load_tag_renderer(path: Path, *, max_observation_tokens: int) -> TagRenderer
         data = file.read_bytes()
     except OSError as error:
         raise ConfigError(
-            f"tokenizer {file} cannot be read ({error.strerror}); set tokenizer to the policy's folder, or make one "
-            "with `longturn warmstart`"
+            f"tokenizer {file} cannot be read ({error.strerror}); set renderer.tokenizer to the policy's folder, or "
+            "make one with `longturn warmstart`"
         ) from error
     return TagRenderer(
         _parse_tokenizer(data, file),

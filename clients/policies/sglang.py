@@ -32,6 +32,16 @@ from longturn.status import StatusBoard
 
 logger = logging.getLogger(__name__)
 
+
+class _IdTexts(dict[int, str]):
+    """Token ids as JSON, made once each."""
+
+    def __missing__(self, index: int) -> str:
+        text = self[index] = str(index)
+        return text
+
+
+_ID_TEXTS = _IdTexts()
 _RETRIED_STATUSES = frozenset({408, 425, 429, 499})
 
 
@@ -159,7 +169,7 @@ class SglangPolicy:
         """The reply's body; UnreachableError where another try may help, PolicyError where it may not."""
         try:
             async with self._session.post(
-                f"{engine.url}/generate", data=json.dumps(self._request(turn)), headers=_headers(engine)
+                f"{engine.url}/generate", data=self._body(turn), headers=_headers(engine)
             ) as response:
                 body = await response.read()
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
@@ -177,12 +187,16 @@ class SglangPolicy:
         self._metrics.count("actors/engine/failed_requests")
         raise UnreachableError(f"{engine.url} answered {response.status}: {text}")
 
+    def _body(self, turn: _Turn) -> bytes:
+        """The request's JSON. Prompts are long and their ids few: looking texts up is half the cost of dumping them."""
+        input_ids = ",".join(map(_ID_TEXTS.__getitem__, turn.prompt_ids + turn.token_ids))
+        return f'{json.dumps(self._request(turn))[:-1]},"input_ids":[{input_ids}]}}'.encode()
+
     def _request(self, turn: _Turn) -> dict[str, object]:
         sampling = turn.sampling
         seed = derive_seed(sampling.seed, turn.turn_index, turn.num_segments)
         return {
             "rid": f"{turn.episode_key}:{turn.turn_index}:{turn.num_segments}:{turn.num_failures}",
-            "input_ids": turn.prompt_ids + turn.token_ids,
             "sampling_params": {
                 "max_new_tokens": turn.num_left,
                 "temperature": sampling.temperature,

@@ -144,7 +144,7 @@ def test_a_tokenizer_without_the_tags_is_refused_with_the_remedy(tmp_path: Path)
 
 
 def test_a_missing_or_damaged_tokenizer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="set tokenizer to the policy's folder"):
+    with pytest.raises(ConfigError, match=r"set renderer\.tokenizer to the policy's folder"):
         load_tag_renderer(tmp_path, max_observation_tokens=64)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"not a tokenizer\.json"):

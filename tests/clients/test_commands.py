@@ -1,0 +1,271 @@
+"""The commands as programs: what they print, write and answer to bad input."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clients.renderer import TagRenderer
+from longturn.cli import main
+from longturn.records import Task
+from longturn.status import get_status
+from longturn.task_file import TaskEntry, read_tasks, write_tasks
+from longturn.trajectory_file import read_trajectories
+from tests.clients.daemons import ROOT
+from tests.clients.scripted_engine import echo_script, serving_engine
+from tests.clients.scripted_learner import ScriptedLearner, group
+from tests.clients.waiting import until
+
+ENTRIES = [
+    TaskEntry(
+        task=Task(environment="echo", task_id=f"echo/test/{index:06d}", knobs={"horizon": 3, "observation_bytes": 100}),
+        seed=index,
+        kind=f"kind-{index % 2}",
+    )
+    for index in range(10)
+]
+
+
+def _command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "longturn", *map(str, arguments)]
+
+
+def _run(*arguments: object, expect: int = 0) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+    result = subprocess.run(_command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=90, env=environment)
+    assert result.returncode == expect, result.stderr
+    return result
+
+
+@pytest.fixture
+def own_logging() -> Iterator[None]:
+    """Gives the process its log handlers back after a command set up its own."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    """A task file of ten short echo tasks."""
+    path = tmp_path / "tasks.jsonl"
+    write_tasks(path, ENTRIES)
+    return path
+
+
+def test_envs_tasks_writes_a_task_file_and_appends_to_it(address: str, tmp_path: Path) -> None:
+    path = tmp_path / "listed.jsonl"
+    _run("envs", "tasks", "--server", address, "--env", "echo", "--skip", 2, "--limit", 3, "--out", path)
+    _run("envs", "tasks", "--server", address, "--env", "echo", "--split", "test", "--limit", 1, "--task-seed", 7,
+         "--append", "--out", path)  # fmt: skip
+    entries = read_tasks(path)
+    assert [(entry.task.task_id, entry.seed) for entry in entries] == [
+        ("echo/train/000002", 0),
+        ("echo/train/000003", 0),
+        ("echo/train/000004", 0),
+        ("echo/test/000000", 7),
+    ]
+    assert "echo" in _run("envs", "list", "--server", address).stdout
+    assert "4 tasks prepared" in _run("envs", "prepare", "--server", address, "--tasks", path).stderr
+
+
+def test_eval_prints_one_json_object_and_writes_every_episode(address: str, tasks: Path, tmp_path: Path) -> None:
+    results, trajectories = tmp_path / "results.json", tmp_path / "trajectories.bin"
+    run = _run("eval", "--server", address, "--tasks", tasks, "--policy", "oracle", "--json", "--out", results,
+               "--record", trajectories)  # fmt: skip
+    printed = json.loads(run.stdout)
+    assert printed["success"] == 1.0
+    assert printed["ci95"] == pytest.approx([0.7225, 1.0], abs=1e-4)
+    assert (printed["episodes"], printed["score_mean"], printed["turns_mean"]) == (10, 1.0, 3.0)
+    assert sorted(printed["by_kind"]) == ["kind-0", "kind-1"]
+    panel = json.loads(results.read_text())["panel"]
+    assert [row["task_id"] for row in panel] == [entry.task.task_id for entry in ENTRIES]
+    assert [item.task.task_id for item in read_trajectories(trajectories)] == [row["task_id"] for row in panel]
+
+
+def test_eval_plays_an_engine_and_its_samples_repeat(address: str, tasks: Path, tokenizer_path: Path) -> None:
+    async def play() -> None:
+        async with serving_engine(echo_script(tokenizer_path)) as engine:
+            arguments = ("eval", "--server", address, "--tasks", tasks, "--policy", engine.url, "--tokenizer",
+                         tokenizer_path, "--temperature", "0.5", "--limit", 4, "--seed", 3)  # fmt: skip
+            run = await asyncio.to_thread(_run, *arguments, "--json")
+            first = {(ask.input_ids, ask.sampling["sampling_seed"]) for ask in engine.asks}
+            engine.asks.clear()
+            table = await asyncio.to_thread(_run, *arguments)
+            assert {(ask.input_ids, ask.sampling["sampling_seed"]) for ask in engine.asks} == first
+            assert {ask.sampling["temperature"] for ask in engine.asks} == {0.5}
+        assert json.loads(run.stdout)["success"] == 1.0
+        assert "success" in table.stdout
+
+    asyncio.run(play())
+
+
+def test_act_records_demonstrations_in_the_order_of_the_tasks(address: str, tasks: Path, tmp_path: Path) -> None:
+    path = tmp_path / "demonstrations.bin"
+    _run("act", "--record", path, "--policy", "oracle", "--tasks", tasks, "--num-episodes", 13, "--server", address,
+         "--with-progress")  # fmt: skip
+    recorded = list(read_trajectories(path))
+    expected = [ENTRIES[index % 10].task.task_id for index in range(13)]
+    assert [item.task.task_id for item in recorded] == expected
+    assert all(item.success and item.used_privileged and item.initial_progress == 0.0 for item in recorded)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("eval", "--policy", "oracel", "--env", "echo"), "did you mean oracle?"),
+        (("eval", "--policy", "random"), "--tasks FILE, or --env NAME"),
+        (("eval", "--policy", "random", "--tasks", "missing.jsonl"), "longturn envs tasks --out missing.jsonl"),
+        (("eval", "--policy", "random", "--env", "ecko"), "ecko"),
+        (("eval", "--policy", "random", "--env", "echo", "--split", "dev"), "dev"),
+        (("eval", "--policy", "http://127.0.0.1:9", "--env", "echo", "--limit", 1), "renderer.tokenizer"),
+        (("eval", "--policy", "noisy_oracle", "--policy-set", "nose=1", "--env", "echo"), "noise"),
+        (("eval", "--policy", "random", "--env", "echo", "-s", "env_server.adress=x"), "did you mean address?"),
+        (("act", "--record", "x.bin"), "--tasks FILE"),
+        (("envs", "tasks", "--env", "echo", "--filter", "level"), "name=value"),
+        (("play", "--env", "echo", "--task", "echo/train/1"), "echo/train/000001"),
+    ],
+)
+def test_bad_input_is_one_line_that_names_what_mends_it(
+    address: str,
+    arguments: tuple[object, ...],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    own_logging: None,
+) -> None:
+    server = () if arguments[0] == "act" else ("--server", address)
+    monkeypatch.setattr(sys, "argv", ["longturn", *map(str, (*arguments, *server))])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last.startswith("longturn: ")
+    assert message in last
+
+
+def test_an_absent_server_is_named_with_its_command() -> None:
+    result = _run("eval", "--policy", "random", "--env", "echo", "--server", "127.0.0.1:9",
+                  "-s", "env_server.connect_budget_s=0.5", expect=2)  # fmt: skip
+    lines = result.stderr.strip().splitlines()
+    assert "address=127.0.0.1:9 attempt=1" in lines[0]
+    assert "127.0.0.1:9" in lines[-1]
+    assert "longturn serve" in lines[-1]
+
+
+def test_a_person_plays_in_the_terminal(address: str) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(
+        _command("play", "--server", address, "--env", "echo", "--oracle"),
+        cwd=ROOT,
+        input="amber\n/quit\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "Turn 1 of 50" in result.stdout
+    assert "ABORTED by CLIENT_REQUEST after 1 turns: not won" in result.stdout
+
+
+def _act(address: str, tokenizer: Path, learner: ScriptedLearner, folder: Path) -> subprocess.Popen[str]:
+    settings = [
+        f"env_server.address={address}",
+        f"renderer.tokenizer={tokenizer}",
+        f"dispatch.address={learner.address}",
+        f"run_dir={folder}",
+        "pool_id=p",
+    ]
+    command = _command("act", "--ready-file", folder / "ready.json")
+    command += [part for setting in settings for part in ("--set", setting)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def test_the_act_daemon_plays_a_run_and_ends_with_it(
+    address: str, tokenizer_path: Path, renderer: TagRenderer, tmp_path: Path
+) -> None:
+    async def play() -> None:
+        async with serving_engine(echo_script(tokenizer_path)) as engine:
+            task = ENTRIES[0].task
+            with ScriptedLearner(
+                tmp_path,
+                groups=[group(f"g{index}", task) for index in range(3)],
+                engine_urls=[engine.url],
+                tokenizer_hash=renderer.tokenizer_hash,
+            ) as learner:
+                process = _act(address, tokenizer_path, learner, tmp_path)
+                _, stderr = await asyncio.to_thread(process.communicate, timeout=60)
+        assert process.returncode == 0, stderr
+        assert len(learner.trajectories) == 12
+        rows = (tmp_path / "metrics" / "actors-p.jsonl").read_text().splitlines()
+        assert json.loads(rows[-1])["num_finished_episodes"] == 12
+
+    asyncio.run(play())
+
+
+def test_the_act_daemon_says_whom_it_waits_for_and_stops_on_a_signal(
+    address: str, tokenizer_path: Path, tmp_path: Path
+) -> None:
+    async def play() -> None:
+        async with serving_engine(echo_script(tokenizer_path)) as engine:
+            engine.interfere = lambda ask, answer: None
+            groups = [group("g", ENTRIES[0].task)]
+            with ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url]) as learner:
+                process = _act(address, tokenizer_path, learner, tmp_path)
+                await until(lambda: len(engine.asks) == 4)
+                status = get_status(json.loads((tmp_path / "ready.json").read_text())["status_address"])
+                assert (status.daemon, status.phase, status.facts["run_id"]) == ("actors", "playing", "run-1")
+                process.send_signal(signal.SIGTERM)
+                _, stderr = await asyncio.to_thread(process.communicate, timeout=30)
+        assert process.returncode == 128 + signal.SIGTERM, stderr
+        assert "Traceback" not in stderr
+
+    asyncio.run(play())
+
+
+def test_a_killed_pool_loses_no_finished_trajectory(address: str, tokenizer_path: Path, tmp_path: Path) -> None:
+    async def play() -> None:
+        async with serving_engine(echo_script(tokenizer_path)) as engine:
+            groups = [group("g", ENTRIES[0].task)]
+            with ScriptedLearner(
+                tmp_path, groups=groups, engine_urls=[engine.url], ack_for=lambda message: None
+            ) as deaf:
+                process = _act(address, tokenizer_path, deaf, tmp_path)
+                spool = tmp_path / "spool" / "p"
+                await until(lambda: spool.exists() and len(list(spool.glob("*.submission"))) == 4)
+                process.kill()
+                await asyncio.to_thread(process.communicate)
+            num_asks = len(engine.asks)
+            with ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url]) as learner:
+                process = _act(address, tokenizer_path, learner, tmp_path)
+                _, stderr = await asyncio.to_thread(process.communicate, timeout=60)
+        assert process.returncode == 0, stderr
+        assert sorted(learner.members("g")) == [0, 1, 2, 3]
+        assert len(engine.asks) == num_asks
+
+    asyncio.run(play())
+
+
+def test_the_commands_load_no_torch_and_no_grpc_for_their_help() -> None:
+    code = "import sys, clients.commands; print(sorted({'torch', 'grpc', 'aiohttp', 'tokenizers'} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert result.stdout.strip() == "[]", result.stderr
+
+
+def test_the_pool_runs_without_torch() -> None:
+    code = "import sys, clients.act, clients.evaluate, clients.listing; print('torch' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert result.stdout.strip() == "False", result.stderr

@@ -1,0 +1,91 @@
+"""Task files, trajectory files and the numbers of an evaluation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clients.evaluation import wilson_interval
+from longturn.errors import ConfigError, WireError
+from longturn.records import Task
+from longturn.task_file import TaskEntry, read_tasks, write_tasks
+from longturn.trajectory_file import TrajectoryWriter, read_trajectories
+from tests.longturn.examples import make_trajectory
+
+
+def test_a_task_file_keeps_order_knobs_and_seeds(tmp_path: Path) -> None:
+    knobs = {"horizon": 3, "share": 0.5, "is_on": True, "mode": "läuft"}
+    entries = (
+        TaskEntry(task=Task(environment="e", task_id="b", knobs=knobs), seed=2**64 - 1, kind="k"),
+        TaskEntry(task=Task(environment="e", task_id="a")),
+    )
+    assert write_tasks(tmp_path / "new" / "tasks.jsonl", entries) == 2
+    assert read_tasks(tmp_path / "new" / "tasks.jsonl") == entries
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 2"),
+        ("[]", "must be a JSON object"),
+        ('{"environment": "e"}', "task_id must be a string"),
+        ('{"environment": "e", "task_id": "t", "sed": 1}', "unknown field 'sed'"),
+        ('{"environment": "e", "task_id": "t", "seed": "1"}', "seed must be an integer"),
+        ('{"environment": "e", "task_id": "t", "seed": -1}', "seed must lie in"),
+        ('{"environment": "e", "task_id": "t", "knobs": {"a": null}}', "knob a"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text('{"environment": "e", "task_id": "t"}\n' + line + "\n")
+    with pytest.raises(ConfigError, match="line 2") as error:
+        read_tasks(path)
+    assert message in str(error.value)
+
+
+def test_trajectories_come_back_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "t.bin"
+    trajectory = make_trajectory()
+    with TrajectoryWriter(path) as writer:
+        for _ in range(3):
+            writer.write(trajectory)
+    assert list(read_trajectories(path)) == [trajectory] * 3
+
+
+def _write_and_stop(path: Path) -> None:
+    with TrajectoryWriter(path) as writer:
+        writer.write(make_trajectory())
+        raise RuntimeError("stop")
+
+
+def test_a_broken_recording_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "t.bin"
+    with TrajectoryWriter(path) as writer:
+        writer.write(make_trajectory())
+    before = path.read_bytes()
+    with pytest.raises(RuntimeError, match="stop"):
+        _write_and_stop(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("num_kept", [1, 100, -1])
+def test_a_file_that_was_cut_names_the_damaged_record(tmp_path: Path, num_kept: int) -> None:
+    path = tmp_path / "t.bin"
+    with TrajectoryWriter(path) as writer:
+        writer.write(make_trajectory())
+        writer.write(make_trajectory())
+    data = path.read_bytes()
+    whole = len(data) // 2
+    path.write_bytes(data[: whole + num_kept] if num_kept > 0 else data[:num_kept])
+    with pytest.raises(WireError, match="record 1 is damaged"):
+        list(read_trajectories(path))
+
+
+@pytest.mark.parametrize(
+    ("num_success", "num_episodes", "low", "high"),
+    [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (5, 10, 0.2366, 0.7634), (64, 128, 0.4146, 0.5854), (0, 0, 0, 1)],
+)
+def test_the_interval_is_wilsons(num_success: int, num_episodes: int, low: float, high: float) -> None:
+    assert wilson_interval(num_success, num_episodes) == pytest.approx((low, high), abs=1e-4)

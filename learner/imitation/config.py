@@ -76,8 +76,8 @@ class ImitateConfig(Config):
     held_out_episodes: int = Field(default=16, ge=1)
     """Last demonstrations, kept from training for the gate."""
     gate_min_probability: float = Field(default=0.5, ge=0, le=1)
-    """Least mean probability of every kind of action on held-out turns; a rare action that is not learned makes
-    success impossible, however low the loss."""
+    """Least mean probability of every kind of action, with the reasoning before it, on held-out turns; a rare action
+    that is not learned makes success impossible, however low the loss."""
     gate_min_turns: int = Field(default=3, ge=1)
     """Kinds with fewer held-out turns are reported, not gated."""
     num_threads: int = Field(default=1, ge=1)

@@ -20,7 +20,7 @@ from longturn.errors import LongturnError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindProbability:
-    """Mean probability that the policy gives to the demonstrated actions of one kind."""
+    """Mean probability that the policy gives to the demonstrated reasoning and action of one kind of turn."""
 
     kind: str
     probability: float
@@ -29,11 +29,15 @@ class KindProbability:
 
 @torch.no_grad()
 def action_probabilities(model: PreTrainedModel, rows: Sequence[DemonstrationRow]) -> list[KindProbability]:
-    """Teacher-forced probability of the first word's kind: of the whole action, mean over held-out turns per kind."""
+    """Teacher-forced probability of reasoning and action together, mean over the turns of each kind.
+
+    The reasoning counts because it decides: a policy that would take the coin after the right note, but writes another
+    one, does not take it.
+    """
     by_kind: defaultdict[str, list[float]] = defaultdict(list)
     for row in rows:
         hidden_TD = model.get_decoder()(input_ids=torch.tensor([row.ids]), use_cache=False).last_hidden_state[0]
-        for place in row.actions:
+        for place in row.completions:
             logits = hidden_TD[place.start - 1 : place.end - 1] @ model.get_output_embeddings().weight.T
             logprobs = logits.float().log_softmax(-1)
             ids = torch.tensor(row.ids[place.start : place.end])

@@ -14,13 +14,13 @@ from longturn.tag_format import ACTION_END_TAG, ACTION_TAG, OBSERVATION_TAG, THI
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ActionPlace:
-    """Where a trained turn's action lies in its row, tags excluded."""
+class CompletionPlace:
+    """Where a trained turn's completion lies in its row, from its reasoning to the last token of its action."""
 
     start: int
     end: int
     kind: str
-    """First word of the action, such as `take`."""
+    """First word of its action, such as `take`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class DemonstrationRow:
     response_mask: tuple[bool, ...]
     turn_starts: tuple[int, ...]
     """Position of every turn's first token."""
-    actions: tuple[ActionPlace, ...]
+    completions: tuple[CompletionPlace, ...]
 
 
 class RowBuilder:
@@ -49,20 +49,21 @@ class RowBuilder:
         ids: list[int] = []
         mask: list[bool] = []
         starts: list[int] = []
-        actions: list[ActionPlace] = []
+        completions: list[CompletionPlace] = []
         observations = (trajectory.initial_observation, *(turn.observation for turn in trajectory.turns[:-1]))
         for observation, turn in zip(observations, trajectory.turns, strict=True):
             prompt = (self._tag[OBSERVATION_TAG], *self._encode(observation), self._tag[THINK_TAG])
             reasoning = (*self._encode(turn.reasoning), self._tag[THINK_END_TAG], self._tag[ACTION_TAG])
             action = self._encode(turn.action)
             starts.append(len(ids))
-            start = len(ids) + len(prompt) + len(reasoning)
+            start = len(ids) + len(prompt)
             if turn.is_trained:
-                actions.append(ActionPlace(start=start, end=start + len(action), kind=_kind(turn)))
+                end = start + len(reasoning) + len(action)
+                completions.append(CompletionPlace(start=start, end=end, kind=_kind(turn)))
             ids += (*prompt, *reasoning, *action, self._tag[ACTION_END_TAG])
             mask += [False] * len(prompt) + [True] * len(reasoning) + [turn.is_trained] * (len(action) + 1)
         return DemonstrationRow(
-            ids=tuple(ids), response_mask=tuple(mask), turn_starts=tuple(starts), actions=tuple(actions)
+            ids=tuple(ids), response_mask=tuple(mask), turn_starts=tuple(starts), completions=tuple(completions)
         )
 
     def _encode_text(self, text: str) -> tuple[int, ...]:

@@ -79,11 +79,10 @@ def test_rows_train_reasoning_and_action_but_not_the_action_of_a_mistake() -> No
         "it is red</think><action>say red</action>"
     )
     assert tokenizer.decode(list(row.ids), skip_special_tokens=False).startswith("<obs>The lamp is red.<think>it is")
-    assert [tokenizer.decode(list(row.ids[place.start : place.end])) for place in row.actions] == [
-        "say red",
-        "say blue",
-        "say red",
+    completions = [
+        tokenizer.decode(list(row.ids[place.start : place.end]), skip_special_tokens=False) for place in row.completions
     ]
+    assert completions == [f"it is {colour}</think><action>say {colour}" for colour in ("red", "blue", "red")]
 
 
 def test_tags_are_single_tokens_and_text_survives_the_round_trip() -> None:

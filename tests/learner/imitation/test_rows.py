@@ -46,7 +46,7 @@ def test_of_a_marked_turn_only_the_reasoning_is_imitated(tokenizer: Tokenizer) -
     ]
     action = demonstration(0, num_turns=3).turns[1].action
     assert tokenizer.decode(lost, skip_special_tokens=False) == f"{action}</action>"
-    assert len(marked.actions) == len(plain.actions) - 1
+    assert len(marked.completions) == len(plain.completions) - 1
 
 
 def test_text_that_spells_a_tag_is_refused(tokenizer: Tokenizer) -> None:

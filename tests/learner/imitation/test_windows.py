@@ -14,7 +14,7 @@ def episode(lengths: list[int]) -> DemonstrationRow:
     starts = [sum(lengths[:index]) for index in range(len(lengths))]
     total = sum(lengths)
     return DemonstrationRow(
-        ids=tuple(range(total)), response_mask=(True,) * total, turn_starts=tuple(starts), actions=()
+        ids=tuple(range(total)), response_mask=(True,) * total, turn_starts=tuple(starts), completions=()
     )
 
 

@@ -16,7 +16,7 @@ export TOKENIZERS_PARALLELISM ?= false
 VENV ?= .venv
 BIN := $(VENV)/bin
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))
-PYTHON ?= $(shell for name in python3.12 python3.11 python3 python; do \
+PYTHON ?= $(shell for name in python3.11 python3.12 python3 python; do \
 	$$name -c '$(SUPPORTED)' 2>/dev/null && echo $$name && break; done)
 RUN ?= quickstart
 CONFIG ?= configs/quickstart.toml

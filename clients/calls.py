@@ -97,7 +97,7 @@ async def until_answered(
                     stack.enter_context(board.waiting(peer.name, reason, budget_s=budget_s))
                 delay_s = backoff.delay_s(number)
                 left_s = budget_s - (time.monotonic() - started_s)
-                fields = {"address": peer.address, "attempt": number, "cause": str(error)}
+                fields = {"address": peer.address, "attempt": number, "start_with": peer.command, "cause": str(error)}
                 logger.warning("%s does not answer", peer.name, extra={**fields, "left_s": round(max(left_s, 0.0), 1)})
                 if left_s <= delay_s:
                     raise peer.unreachable(budget_s, f"{number} attempts; {error}") from error

@@ -253,20 +253,21 @@ class SglangPolicy:
             await asyncio.sleep(delay_s)
 
     async def _info(self, engine: Engine) -> EngineInfo:
-        """Name and version of an engine, asked once."""
+        """Name and version of an engine, asked until it once answers."""
         known = self._infos.get(engine.url)
-        if known is None:
-            known = self._infos[engine.url] = await self._ask_info(engine)
-        return known
-
-    async def _ask_info(self, engine: Engine) -> EngineInfo:
-        fields: dict[str, object] = {}
-        # Who sampled is for reports only: a turn that is complete is not given up for it.
+        if known is not None:
+            return known
+        # Who sampled is for reports: a turn that is complete is not given up for it.
         with contextlib.suppress(aiohttp.ClientError, TimeoutError, ValueError):
             async with self._session.get(f"{engine.url}/server_info", headers=_headers(engine)) as response:
                 if response.status == 200:
-                    fields = json.loads(await response.read())
-        return EngineInfo(name=str(fields.get("engine", "sglang")), version=str(fields.get("version", "unknown")))
+                    known = self._infos[engine.url] = _engine_info(await response.read())
+        return known or EngineInfo(name="unknown", version="unknown")
+
+
+def _engine_info(body: bytes) -> EngineInfo:
+    fields = json.loads(body)
+    return EngineInfo(name=str(fields.get("engine", "sglang")), version=str(fields.get("version", "unknown")))
 
 
 def _headers(engine: Engine) -> dict[str, str]:

@@ -29,6 +29,7 @@ from longturn.metrics import Metrics
 from longturn.records import Task
 from longturn.status import StatusBoard
 from longturn.v1 import dispatch_pb2
+from tests.clients.daemons import ServerProcess, server_process
 from tests.clients.scripted_engine import Answer, Ask, echo_script, serving_engine
 from tests.clients.scripted_learner import ScriptedLearner, accept, group, rules
 from tests.clients.waiting import until
@@ -529,6 +530,79 @@ def test_a_refusal_by_the_learner_ends_the_pool_with_its_words(
                     await _run(parts)
 
     asyncio.run(main())
+
+
+def test_weight_updates_lose_no_episode_and_leave_no_hole(
+    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+) -> None:
+    """Every third turn meets an update: it is frozen and goes on, or is aborted and resumed."""
+
+    async def main() -> None:
+        draw = random.Random(2)
+        async with serving_engine(echo_script(tokenizer_path)) as engine:
+            groups = [group(f"g{index}", _echo(index), size=8) for index in range(8)]
+            play = rules(max_member_retries=0)
+            with ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url], play=play) as learner:
+
+                def update(ask: Ask, answer: Answer) -> Answer:
+                    num = len(answer.ids)
+                    if draw.random() > 0.33:
+                        return answer
+                    before = engine.weight_version
+                    learner.policy_version += 1
+                    engine.weight_version = str(learner.policy_version)
+                    learner.push(learner.announcement())
+                    cut = draw.randrange(num)
+                    if draw.random() < 0.5:
+                        return Answer(answer.ids[:cut], {"type": "abort", "message": "", "status_code": None},
+                                      versions=((before, 0, cut),))  # fmt: skip
+                    return Answer(answer.ids, versions=((before, 0, cut), (engine.weight_version, cut, num)))
+
+                engine.interfere = update
+                async with _parts(address, renderer, learner.address, tmp_path) as parts:
+                    await _run(parts)
+        assert not learner.failed
+        assert len(learner.trajectories) == 64
+        for trajectory in learner.trajectories:
+            assert trajectory.success
+            for turn in trajectory.turns:
+                assert turn.format_valid
+                assert turn.reasoning == f"asked for {turn.action}"
+                versions = [span.policy_version for span in turn.policy_spans]
+                assert versions == sorted(versions)
+        counts = parts.metrics.snapshot()
+        assert counts["actors/turn/aborted_segments"] > 10
+        assert "actors/turn/discarded_unconfirmed" not in counts
+        assert max(len(turn.policy_spans) for item in learner.trajectories for turn in item.turns) > 1
+
+    asyncio.run(main())
+
+
+def test_episodes_of_a_killed_env_server_are_played_again(
+    renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+) -> None:
+    async def main(server: ServerProcess) -> None:
+        async with serving_engine(echo_script(tokenizer_path)) as engine:
+            groups = [group("g", _echo())]
+            engine.interfere = lambda ask, answer: None if len(engine.answers) >= 4 else answer
+            with ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url]) as learner:
+                async with _parts(server.address, renderer, learner.address, tmp_path, request_timeout_s=1.0) as parts:
+                    running = asyncio.create_task(_run(parts, limit_s=90))
+                    await until(lambda: len(engine.asks) >= 8)
+                    server.kill()
+                    engine.interfere = lambda ask, answer: answer
+                    restarted = await asyncio.to_thread(ServerProcess, tmp_path / "second", port=server.port)
+                    try:
+                        assert await running == "COMPLETED"
+                    finally:
+                        restarted.stop()
+        assert sorted(learner.members("g")) == [0, 1, 2, 3]
+        assert not learner.failed
+        assert parts.metrics.snapshot()["actors/episode/broken_episode_not_found"] == 4
+        assert {item.retry_index for item in learner.trajectories} == {1}
+
+    with server_process(tmp_path / "first") as server:
+        asyncio.run(main(server))
 
 
 def test_a_stopped_pool_ends_its_episodes_and_says_goodbye(

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from longturn.v1 import environment_pb2
-from tests.env_server.loopback import FAULTY, error_info, loopback, start_request, until_in_flight
+from tests.env_server.loopback import FAULTY, ODD, error_info, loopback, start_request, until_in_flight
 
 
 def test_steps_count_turns_and_sum_rewards() -> None:
@@ -51,21 +51,20 @@ def test_the_last_step_of_an_episode_can_be_repeated_after_its_end() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    ("turn_index", "action", "reason"),
-    [(1, "birch", "ACTION_MISMATCH"), (0, "amber", "TURN_MISMATCH"), (3, "amber", "TURN_MISMATCH")],
-)
-def test_a_step_that_is_not_next_is_refused_with_the_expected_index(turn_index: int, action: str, reason: str) -> None:
+def test_a_step_that_is_not_next_is_refused_with_the_expected_index() -> None:
+    cases = [(1, "birch", "ACTION_MISMATCH"), (0, "amber", "TURN_MISMATCH"), (3, "amber", "TURN_MISMATCH")]
+
     async def main() -> None:
         async with loopback() as client:
             player = await client.start()
             await player.step("amber")
             await player.step("amber")
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await player.step(action, turn_index=turn_index)
-            info = error_info(caught.value)
-            assert (info.reason, info.metadata["expected_turn_index"]) == (reason, "2")
-            assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+            for turn_index, action, reason in cases:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await player.step(action, turn_index=turn_index)
+                info = error_info(caught.value)
+                assert (info.reason, info.metadata["expected_turn_index"]) == (reason, "2")
+                assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
 
     asyncio.run(main())
 
@@ -231,5 +230,27 @@ def test_an_end_waits_for_the_step_in_flight() -> None:
             ended = await player.end()
             assert (ended.turn_index, ended.status) == (1, environment_pb2.EPISODE_STATUS_ABORTED)
             assert (await running).status == environment_pb2.EPISODE_STATUS_RUNNING
+
+    asyncio.run(main())
+
+
+def test_an_episode_that_cannot_be_replayed_cannot_be_forked() -> None:
+    async def main() -> None:
+        async with loopback(f"{ODD}:UnrepeatableEnvironment") as client:
+            player = await client.start("unrepeatable")
+            request = environment_pb2.ForkEpisodeRequest(
+                request_id="f" * 32, episode_id=player.episode_id, episode_token=player.token
+            )
+            await assert_refused(client.stub.ForkEpisode(request), "FORK_NOT_AVAILABLE")
+
+    asyncio.run(main())
+
+
+def test_calls_beyond_grpcs_default_limit_are_all_answered() -> None:
+    async def main() -> None:
+        async with loopback(num_workers=2) as client:
+            players = await asyncio.gather(*(client.start(index=index) for index in range(1500)))
+            results = await asyncio.gather(*(player.step() for player in players))
+            assert {result.turn_index for result in results} == {1}
 
     asyncio.run(main())

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from longturn.v1 import environment_pb2
-from tests.env_server.loopback import Player, loopback, until_in_flight
+from tests.env_server.loopback import Player, loopback, until, until_in_flight
 from tests.env_server.streams import playing
 
 PlayCall = environment_pb2.PlayCall
@@ -115,8 +113,7 @@ def test_a_half_closed_stream_ends_when_all_is_answered() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("cause", ["END_CAUSE_TOKEN_LIMIT", "END_CAUSE_STALENESS"])
-def test_end_keep_alive_and_fork_travel_on_the_stream(cause: str) -> None:
+def test_end_keep_alive_and_fork_travel_on_the_stream() -> None:
     async def main() -> None:
         async with loopback() as client, playing(client) as stream:
             player = await stream.start(client)
@@ -130,10 +127,10 @@ def test_end_keep_alive_and_fork_travel_on_the_stream(cause: str) -> None:
             )
             assert forked.fork.result.turn_index == 0
             end = environment_pb2.EndEpisodeRequest(
-                episode_id=player.episode_id, episode_token=player.token, cause=environment_pb2.EndCause.Value(cause)
+                episode_id=player.episode_id, episode_token=player.token, cause=environment_pb2.END_CAUSE_STALENESS
             )
             ended = (await stream.ask(end=end)).end.result
-            assert ended.end_cause == environment_pb2.EndCause.Value(cause)
+            assert ended.end_cause == environment_pb2.END_CAUSE_STALENESS
             kept = await stream.ask(keep_alive=environment_pb2.KeepAliveRequest(episodes=[reference]))
             assert list(kept.keep_alive.lost_episode_ids) == [player.episode_id]
 
@@ -147,5 +144,34 @@ def test_replies_are_cut_before_the_message_limit() -> None:
             players = [await stream.start(client, index=index, knobs=knobs) for index in range(10)]
             ids = await stream.send(*(PlayCall(step=player.request("amber")) for player in players))
             assert {(await stream.reply(call_id)).step.turn_index for call_id in ids} == {1}
+
+    asyncio.run(main())
+
+
+def test_a_drained_server_answers_its_streams_and_ends_them() -> None:
+    async def main() -> None:
+        async with loopback() as client, playing(client) as stream:
+            player = await stream.start(client, knobs={"step_sleep_ms": 300.0})
+            (call_id,) = await stream.send(PlayCall(step=player.request("amber")))
+            await until_in_flight(client)
+            draining = asyncio.create_task(client.server.drain(10.0))
+            await stream.finish()
+            assert (await stream.reply(call_id)).step.turn_index == 1
+            await draining
+
+    asyncio.run(main())
+
+
+def test_a_client_that_vanishes_leaves_its_steps_going_and_its_episodes_free() -> None:
+    async def main() -> None:
+        async with loopback() as client:
+            async with playing(client) as stream:
+                players = [await stream.start(client, index=index, knobs={"step_sleep_ms": 50.0}) for index in range(8)]
+                await stream.send(*(PlayCall(step=player.request("amber")) for player in players))
+                await until_in_flight(client)
+            for player in players:
+                assert (await player.step("amber", turn_index=0)).turn_index == 1
+            episodes = client.server.table.episodes.values()
+            await until(lambda: all(episode.owner is None for episode in episodes))
 
     asyncio.run(main())

@@ -18,24 +18,22 @@ from longturn.v1 import environment_pb2, status_pb2, status_pb2_grpc
 from tests.env_server.loopback import ODD, Client, error_info, loopback
 
 
-@pytest.mark.parametrize(
-    ("options", "reason", "nearest"),
-    [
+def test_a_wrong_start_is_refused_by_name() -> None:
+    cases: list[tuple[dict[str, Any], str, str]] = [
         ({"environment": "ekho", "task_id": "echo/train/000000"}, "ENVIRONMENT_NOT_FOUND", "echo"),
-        ({"task_id": "echo/trian/000001"}, "TASK_NOT_FOUND", None),
+        ({"task_id": "echo/trian/000001"}, "TASK_NOT_FOUND", "echo/train/000000"),
         ({"knobs": {"horizn": 3}}, "BAD_KNOB", "horizon"),
-        ({"knobs": {"horizon": 0}}, "BAD_KNOB", None),
-        ({"request_id": "short"}, "BAD_REQUEST", None),
-        ({"client_id": "x" * 200}, "BAD_REQUEST", None),
-    ],
-)
-def test_a_wrong_start_is_refused_by_name(options: dict[str, object], reason: str, nearest: str | None) -> None:
+        ({"knobs": {"horizon": 0}}, "BAD_KNOB", ""),
+        ({"request_id": "short"}, "BAD_REQUEST", ""),
+        ({"client_id": "x" * 200}, "BAD_REQUEST", ""),
+    ]
+
     async def main() -> None:
         async with loopback() as client:
-            info = await _refusal(client, **options)
-            assert info.reason == reason
-            if nearest:
-                assert info.metadata["nearest"] == nearest
+            for options, reason, nearest in cases:
+                info = await _refusal(client, **options)
+                assert info.reason == reason
+                assert not nearest or info.metadata["nearest"] == nearest
 
     asyncio.run(main())
 
@@ -73,21 +71,19 @@ def test_tasks_are_paged_in_a_fixed_order() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
+def test_a_wrong_listing_is_refused_by_name() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"split": "trains"}, "SPLIT_NOT_FOUND"),
         ({"split": "train", "page_token": "-1"}, "BAD_REQUEST"),
         ({"split": "train", "filters": {"level": "3"}}, "BAD_KNOB"),
-    ],
-)
-def test_a_wrong_listing_is_refused_by_name(fields: dict[str, object], reason: str) -> None:
+    ]
+
     async def main() -> None:
         async with loopback() as client:
-            request = environment_pb2.ListTasksRequest(environment="echo", **fields)  # type: ignore[arg-type]
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await client.stub.ListTasks(request)
-            assert error_info(caught.value).reason == reason
+            for fields, reason in cases:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await client.stub.ListTasks(environment_pb2.ListTasksRequest(environment="echo", **fields))
+                assert error_info(caught.value).reason == reason
 
     asyncio.run(main())
 
@@ -141,12 +137,16 @@ def test_an_observation_beyond_the_limit_names_both_settings_and_the_step_counts
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("action", ["", "\0", "x" * 1_000_000, "【open】 door", "\N{PILE OF POO}" * 10, "\x1b[2J"])
-def test_any_text_is_an_action(action: str) -> None:
+def test_any_text_is_an_action() -> None:
+    actions = ("", "\0", "x" * 1_000_000, "【open】 door", "\N{PILE OF POO}" * 10, "\x1b[2J", "\ufffe\U0010ffff")
+
     async def main() -> None:
         async with loopback() as client:
             player = await client.start()
-            assert (await player.step(action)).turn_index == 1
+            for turn_index, action in enumerate(actions, start=1):
+                assert (await player.step(action)).turn_index == turn_index
+            whole = await player.get(with_transcript=True)
+            assert tuple(turn.action for turn in whole.transcript) == actions
 
     asyncio.run(main())
 
@@ -158,23 +158,22 @@ class _Payload:
         return open, ("pickled-payload-ran",)
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        bytes(range(256)) * 64,
-        pickle.dumps(_Payload()),
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 500,
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 500,
-    ],
-    ids=["http1", "random", "pickle", "tls", "bad-frames"],
-)
-def test_bytes_that_are_not_grpc_leave_the_server_unharmed(data: bytes) -> None:
+def test_bytes_that_are_not_grpc_leave_the_server_unharmed() -> None:
+    kinds = {
+        "http1": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        "random": bytes(range(256)) * 64,
+        "pickle": pickle.dumps(_Payload()),
+        "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 500,
+        "bad frames": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 500,
+    }
+
     async def main() -> None:
         async with loopback() as client:
+            player = await client.start()
             host, _, port = client.server.address.rpartition(":")
-            await asyncio.to_thread(_send_and_hang_up, host, int(port), data)
-            assert (await (await client.start()).step()).turn_index == 1
+            for data in kinds.values():
+                await asyncio.to_thread(_send_and_hang_up, host, int(port), data)
+                assert await player.step()
 
     asyncio.run(main())
 

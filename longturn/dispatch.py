@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import math
 import os
 import socket
 import threading
@@ -32,6 +33,7 @@ from longturn.v1 import dispatch_pb2
 
 _IPC_PATH_LIMIT_BYTES = 107
 _MAX_IDENTITY_BYTES = 255
+_LONGEST_POLL_S = 60.0
 
 Body = (
     dispatch_pb2.Hello
@@ -294,18 +296,29 @@ class DispatchDealer(_Owned):
             ) from error
 
     async def receive(self, *, timeout_s: float | None = None) -> Body | None:
-        """The next message; None after `timeout_s` without one (never, if None)."""
+        """The next message; None after `timeout_s` without one (never, if None). Cancelling it loses no message."""
         self._check_owner()
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            # A receive that is cancelled in the very moment a frame arrives would swallow the frame; a poll swallows
+            # nothing, and a receive with NOBLOCK is done before it could be cancelled.
+            wait_s = _LONGEST_POLL_S if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+            ready = await self._socket.poll(math.ceil(wait_s * 1000))
+            body = await self._take() if ready else None
+            if body is not None or (not ready and deadline_s is not None):
+                return body
+
+    async def _take(self) -> Body | None:
         try:
-            async with asyncio.timeout(timeout_s):
-                while True:
-                    body = unwrap(await self._socket.recv())
-                    if body is not None:
-                        self._last_received_s = self._clock()
-                        return body
-                    self.num_malformed += 1
-        except TimeoutError:
+            frame = await self._socket.recv(zmq.NOBLOCK)
+        except zmq.Again:
             return None
+        body = unwrap(frame)
+        if body is None:
+            self.num_malformed += 1
+        else:
+            self._last_received_s = self._clock()
+        return body
 
     def close(self, *, linger_s: float = 1.0) -> None:
         """Close the socket; give queued messages (a Goodbye) `linger_s` to leave."""

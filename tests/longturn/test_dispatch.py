@@ -107,6 +107,25 @@ def test_a_pool_that_started_before_the_learner_gets_through(tmp_path: Path) -> 
     assert asyncio.run(main()) == dispatch_pb2.Hello(pool_id="early")
 
 
+def test_receives_that_time_out_lose_no_message(router: DispatchRouter) -> None:
+    async def main() -> list[int]:
+        async with DispatchDealer(router.address, pool_id="p", incarnation="i") as end:
+            await end.send(dispatch_pb2.Hello(pool_id="p"))
+            peer = router.receive(5.0)[0].peer
+            found: list[int] = []
+            sent = 0
+            while len(found) < 500:
+                if sent < 500:
+                    router.send(peer, dispatch_pb2.Heartbeat(policy_version=sent))
+                    sent += 1
+                body = await end.receive(timeout_s=0.0002 * (sent % 3))
+                if isinstance(body, dispatch_pb2.Heartbeat):
+                    found.append(body.policy_version)
+            return found
+
+    assert asyncio.run(main()) == list(range(500))
+
+
 def test_a_dealer_without_an_answer_reports_silence() -> None:
     async def main() -> tuple[object, float]:
         async with DispatchDealer(

@@ -15,7 +15,7 @@ from longturn.launch.document import LaunchConfig, imitation_steps
 from longturn.launch.layout import RunLayout
 from longturn.launch.phases import PhaseLog
 from longturn.launch.screen import Progress, Screen
-from longturn.launch.supervisor import Supervisor
+from longturn.launch.supervisor import OneShot, Supervisor
 from longturn.launch.training import train
 from longturn.report.evaluations import evaluation_path
 from longturn.report.summary import GREEDY, SAMPLED
@@ -68,9 +68,9 @@ def whole_run(run: Run) -> None:
 
 def check_settings(run: Run) -> Mapping[str, object]:
     """Ask every daemon whether it takes its settings, before anything is started in earnest."""
-    for name, command in run.commands.dry_runs().items():
-        run.screen.show(Progress(phase="checking settings", text=name))
-        run.supervisor.run(f"check-{name}", command, run.layout.files(f"check-{name}"))
+    run.supervisor.run_all(
+        [one_shot(run, f"check-{name}", command) for name, command in run.commands.dry_runs().items()]
+    )
     return {}
 
 
@@ -85,7 +85,7 @@ def write_task_files(run: Run) -> Mapping[str, object]:
         for mix in task_set.mix:
             run.screen.show(Progress(phase="task files", text=name))
             command = run.commands.tasks(run.config.tasks.environment, task_set.split, mix, path, server)
-            run.supervisor.run("tasks", command, run.layout.files("tasks"))
+            run.supervisor.run(one_shot(run, "tasks", command))
         entries = read_tasks(path)
         counts[name] = len(entries)
         for entry in entries:
@@ -127,7 +127,7 @@ def imitate(run: Run) -> Mapping[str, object]:
             run.screen.show(imitation_progress(run.layout))
 
     command = run.commands.imitate(seed=run.config.run.seed)
-    run.supervisor.run("imitate", command, run.layout.files("imitate"), each_tick=show)
+    run.supervisor.run(one_shot(run, "imitate", command), each_tick=show)
     return {"model": str(run.layout.warm_start)}
 
 
@@ -190,7 +190,12 @@ def with_server_count(run: Run, title: str, name: str, command: Sequence[str], t
         if every.is_due():
             run.screen.show(Progress(phase=title, done=min(total, _num_started(run) - first), total=total))
 
-    run.supervisor.run(name, command, run.layout.files(name), each_tick=show, variables=variables)
+    run.supervisor.run(one_shot(run, name, command, **variables), each_tick=show)
+
+
+def one_shot(run: Run, name: str, command: Sequence[str], **variables: str) -> OneShot:
+    """A command of this run, its output in the run folder."""
+    return OneShot(name=name, command=command, files=run.layout.files(name), variables=variables)
 
 
 def _num_started(run: Run) -> float:

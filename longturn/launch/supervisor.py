@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from longturn.errors import LongturnError
@@ -40,6 +40,16 @@ class DaemonSpec:
     max_restarts: int = 3
     ends_by_itself: bool = False
     """Whether exit code 0 means that its work is done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneShot:
+    """A command that ends by itself; `variables` are added to its environment."""
+
+    name: str
+    command: Sequence[str]
+    files: ChildFiles
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,25 +132,24 @@ class Supervisor:
         daemons = [self._daemons.pop(name) for name in names if name in self._daemons]
         stop_all([daemon.child for daemon in daemons], grace_s=self._grace_s)
 
-    def run(
-        self,
-        name: str,
-        command: Sequence[str],
-        files: ChildFiles,
-        *,
-        each_tick: Callable[[], None] = lambda: None,
-        variables: Mapping[str, str] | None = None,
-    ) -> None:
+    def run(self, command: OneShot, *, each_tick: Callable[[], None] = lambda: None) -> None:
         """Run a one-shot command to its end beside the daemons; raise DaemonFailedError unless it exits with 0."""
-        child = Child(name, command, files, variables=variables)
+        self.run_all([command], each_tick=each_tick)
+
+    def run_all(self, commands: Sequence[OneShot], *, each_tick: Callable[[], None] = lambda: None) -> None:
+        """Run one-shot commands side by side to their ends; the first failure, in their order, is raised."""
+        children: list[Child] = []
         try:
-            while child.exit_code() is None:
+            for shot in commands:
+                children.append(Child(shot.name, shot.command, shot.files, variables=shot.variables))
+            while any(child.exit_code() is None for child in children):
                 self.tick()
                 each_tick()
         finally:
-            stop_all([child], grace_s=self._grace_s)
-        if child.exit_code() != 0:
-            raise DaemonFailedError(f"{name} failed: {child.last_words()} (log: {files.stderr})")
+            stop_all(children, grace_s=self._grace_s)
+        for child in children:
+            if child.exit_code() != 0:
+                raise DaemonFailedError(f"{child.name} failed: {child.last_words()} (log: {child.files.stderr})")
 
     def close(self) -> None:
         """End everything."""

@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from longturn.launch.supervisor import DaemonFailedError, DaemonSpec, Facts, InterruptedRunError, Supervisor
+from longturn.launch.supervisor import (
+    DaemonFailedError,
+    DaemonSpec,
+    Facts,
+    InterruptedRunError,
+    OneShot,
+    Supervisor,
+)
 from tests.longturn.launch.test_child import READY, files_in, is_alive, wait_until
 
 
@@ -29,6 +36,10 @@ def make_spec(folder: Path, source: str = READY, *, max_restarts: int = 3, ends_
     return DaemonSpec(
         name="daemon", command=command, files=files, max_restarts=max_restarts, ends_by_itself=ends_by_itself
     )
+
+
+def one_shot(folder: Path, name: str, source: str) -> OneShot:
+    return OneShot(name=name, command=[sys.executable, "-c", source], files=files_in(folder, name))
 
 
 def make_supervisor(said: list[str]) -> Supervisor:
@@ -79,7 +90,7 @@ def test_a_daemon_whose_work_is_done_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_failed_one_shot_command_says_why(tmp_path: Path) -> None:
     with make_supervisor([]) as supervisor, pytest.raises(DaemonFailedError, match="tasks failed: no such split"):
-        supervisor.run("tasks", [sys.executable, "-c", "import sys; sys.exit('no such split')"], files_in(tmp_path))
+        supervisor.run(one_shot(tmp_path, "tasks", "import sys; sys.exit('no such split')"))
 
 
 def test_asking_to_stop_ends_every_process(tmp_path: Path) -> None:
@@ -93,5 +104,5 @@ def test_asking_to_stop_ends_every_process(tmp_path: Path) -> None:
         pid = int(str(supervisor.start_and_wait(make_spec(tmp_path))["pid"]))
         asked.append(True)
         with pytest.raises(InterruptedRunError):
-            supervisor.run("forever", [sys.executable, "-c", "import time; time.sleep(60)"], files_in(tmp_path, "f"))
+            supervisor.run(one_shot(tmp_path, "forever", "import time; time.sleep(60)"))
     wait_until(lambda: not is_alive(pid))

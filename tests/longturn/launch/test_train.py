@@ -1,0 +1,131 @@
+"""`longturn train` as a user meets it: real daemons on the echo environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.longturn.launch.test_child import wait_until
+
+ECHO = Path(__file__).with_name("echo.toml")
+
+
+def train(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "longturn", "train", *arguments]
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, "COLUMNS": "200"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    stdout, stderr = process.communicate()
+    return process.returncode, stdout, stderr
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Processes whose command line names the folder, this one's children included."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                words = (entry / "cmdline").read_bytes()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if str(folder).encode() in words:
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.fixture
+def long_run(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run that would record demonstrations for ever, once its env server serves them."""
+    marker = tmp_path / "runs" / "echo" / "phases" / "task files.json"
+    with train(tmp_path, "--config", str(ECHO), "--set", "warmstart.num_episodes=10000000") as process:
+        wait_until(lambda: marker.exists() or process.poll() is not None, budget_s=100.0)
+        yield process
+        process.kill()
+
+
+def test_ctrl_c_leaves_no_process_and_says_how_to_go_on(long_run: subprocess.Popen[str], tmp_path: Path) -> None:
+    wait_until(lambda: len(processes_of(tmp_path)) >= 2)
+    long_run.send_signal(signal.SIGINT)
+    code, stdout, stderr = ended(long_run)
+    assert code == 130, stderr
+    assert "go on with: longturn train --resume runs/echo" in stdout
+    assert processes_of(tmp_path) == []
+
+
+def test_a_killed_launcher_takes_its_daemons_with_it(long_run: subprocess.Popen[str], tmp_path: Path) -> None:
+    wait_until(lambda: len(processes_of(tmp_path)) >= 2)
+    long_run.kill()
+    wait_until(lambda: processes_of(tmp_path) == [])
+
+
+def test_an_unknown_table_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    code, _, stderr = ended(train(tmp_path, "--config", str(ECHO), "--set", "lerner.seed=1"))
+    assert code == 2
+    assert "unknown table [lerner], did you mean [learner]?" in stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_wrong_setting_of_a_daemon_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    code, _, stderr = ended(train(tmp_path, "--config", str(ECHO), "--set", "learner.batch.num_batch=1"))
+    assert code == 2
+    assert "learner.batch.num_batch: unknown setting, did you mean num_batches?" in stderr
+    assert not (tmp_path / "runs" / "echo" / "ready" / "env_server.json").exists()
+
+
+def test_a_panel_must_not_come_from_the_training_split(tmp_path: Path) -> None:
+    code, _, stderr = ended(train(tmp_path, "--config", str(ECHO), "--set", "tasks.test.split=train"))
+    assert code == 2
+    assert "test.split must differ" in stderr
+
+
+def test_an_existing_run_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "echo").mkdir(parents=True)
+    (tmp_path / "runs" / "echo" / "config.toml").touch()
+    code, _, stderr = ended(train(tmp_path, "--config", str(ECHO)))
+    assert code == 2
+    assert "longturn train --resume runs/echo" in stderr
+
+
+def test_a_resumed_run_keeps_its_settings(tmp_path: Path) -> None:
+    code, _, stderr = ended(train(tmp_path, "--resume", "runs/echo", "--set", "learner.seed=1"))
+    assert code == 2
+    assert "give --resume alone" in stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_whole_run_ends_with_a_summary_and_a_report_and_survives_a_killed_daemon(tmp_path: Path) -> None:
+    process = train(tmp_path, "--config", str(ECHO), "--set", "learner.batch.num_batches=6")
+    folder = tmp_path / "runs" / "echo"
+    rows = folder / "metrics" / "learner.jsonl"
+    wait_until(lambda: process.poll() is not None or (rows.exists() and rows.read_text()), budget_s=400.0)
+    os.kill(json.loads((folder / "ready" / "learner.json").read_text())["pid"], signal.SIGKILL)
+    code, stdout, stderr = ended(process)
+    assert code == 0, stdout + stderr
+    assert "learner ended by signal 9; restart 1 of 5" in stdout
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["held_out"]["after"]["episodes"] == 4
+    assert summary["held_out_greedy"]["paired"]["episodes"] == 4
+    assert summary["batches_trained"] == 6
+    assert summary["trained_episodes"] == 24
+    assert summary["restarts"] == {"learner": 1}
+    report = (folder / "report.html").read_text()
+    for title in ("Entropy and the EPO corridor", "Staleness of the data", "Who waited for whom"):
+        assert title in report
+    assert processes_of(tmp_path) == []

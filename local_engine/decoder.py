@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn.functional import embedding, linear, silu
 
 from local_engine.attention import (
-    CALL_POSITIONS_CPU,
-    CALL_POSITIONS_GPU,
+    CALL_BYTES_CPU,
+    CALL_BYTES_GPU,
     RowGroup,
     attend_group,
     attend_segment,
@@ -62,7 +62,8 @@ class Decoder:
         self._memory = torch.zeros(shape, device=device, dtype=dtype)
         self._cos, self._sin = rotary_table(config, slot_tokens, device=device, dtype=dtype)
         self._head_places = torch.arange(config.num_kv_heads, device=device) * slot_tokens
-        self._call_positions = CALL_POSITIONS_CPU if device.type == "cpu" else CALL_POSITIONS_GPU
+        position_bytes = 2 * config.num_kv_heads * config.head_dim * dtype.itemsize
+        self._call_positions = (CALL_BYTES_CPU if device.type == "cpu" else CALL_BYTES_GPU) // position_bytes
 
     @property
     def vocab_size(self) -> int:

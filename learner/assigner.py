@@ -175,8 +175,8 @@ class Assigner:
         if receipt is Receipt.REFUSED:
             identity = identity_from_proto(message.identity)
             logger.warning("trajectory refused", extra={"identity": identity, "reason": reason})
-            # Whoever sent it will not send it again, so the member would stay missing for ever.
-            if identity.run_id == self._ledger.run_id:
+            # Whoever holds the group will not send it again, so the member would stay missing for ever.
+            if any(group.group_id == identity.group_id for group in self._ledger.groups.open_groups(peer)):
                 self._fail(identity.group_id, identity.attempt, "TRAJECTORY_REFUSED", reason)
 
     def _take_in(self, message: dispatch_pb2.SubmitTrajectory) -> tuple[Receipt, str]:

@@ -2,7 +2,8 @@
 
 Built from ids only, never from text. In append mode a trajectory is one row. In window mode every turn brings its whole
 prompt: if that prompt extends the row so far, the row goes on, else a new row starts and the break is counted. A token
-is trained iff the policy sampled it, the engine gave it a finite logprob, and its turn is trained; synthetic ends are not.
+is trained iff the policy sampled it, the engine gave it a finite logprob, and its turn is trained; synthetic ends are
+not.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class Row:
     """One sequence for the model.
 
     `positions[i]` is the place in `ids` of the i-th trained token (never 0: something must predict it),
-    `turn_indices[i]` its turn within the trajectory, `behavior_logprobs[i]` the engine's logprob, `policy_versions[i]` who sampled it.
+    `turn_indices[i]` its turn within the trajectory, `behavior_logprobs[i]` the engine's logprob, `policy_versions[i]`
+    who sampled it.
     """
 
     ids: tuple[int, ...]

@@ -50,9 +50,14 @@ def test_folders_without_a_marker_are_no_checkpoints(tmp_path: Path) -> None:
 
 def test_a_failed_write_leaves_the_old_state(tmp_path: Path) -> None:
     write(tmp_path, 1)
-    with pytest.raises(OSError, match="disk full"), writing(tmp_path, 2, batches_consumed=2) as partial:
-        (partial / "half").write_bytes(b"x")
-        raise OSError("disk full")
+
+    def fill_the_disk() -> None:
+        with writing(tmp_path, 2, batches_consumed=2) as partial:
+            (partial / "half").write_bytes(b"x")
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        fill_the_disk()
     assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
 
 

@@ -19,7 +19,7 @@ from longturn.codec import float32s_to_bytes, trajectory_to_bytes, trajectory_to
 from longturn.dispatch import DispatchRouter
 from longturn.errors import ConfigError
 from longturn.metrics import Metrics
-from longturn.records import EndCause, EpisodeStatus, Task, Trajectory
+from longturn.records import EndCause, EpisodeStatus, Task, Trajectory, Turn
 from longturn.task_file import TaskEntry
 from longturn.v1 import dispatch_pb2
 from tests.support.scripted_pool import GiveUp, Member, ScriptedPool, made_up
@@ -210,7 +210,7 @@ def test_what_the_loss_cannot_use_is_refused(
         assert take(dispatcher).num_closed_slots == 2
 
 
-def _of_version(trajectory: Trajectory, version: int):  # noqa: ANN202
+def _of_version(trajectory: Trajectory, version: int) -> Turn:
     turn = trajectory.turns[0]
     return replace(turn, policy_spans=(replace(turn.policy_spans[0], policy_version=version),))
 

@@ -1,4 +1,4 @@
-# make train   install, then train a tiny agent on real TextWorld games (about 20 minutes on two cores)
+# make train   install, then train a tiny agent on real TextWorld games, or go on with an interrupted run
 # make test    install, then run the default test suite
 # make lint    formatting, types, layering and the wire contract
 # make proto   regenerate longturn/v1 from proto/
@@ -37,7 +37,8 @@ $(VENV)/.installed: pyproject.toml constraints/tested.txt
 	touch $@
 
 train: install
-	$(BIN)/longturn train --config $(CONFIG) --run $(RUN) $(TRAIN_FLAGS)
+	if [ -e runs/$(RUN)/config.toml ]; then $(BIN)/longturn train --resume runs/$(RUN); \
+	else $(BIN)/longturn train --config $(CONFIG) --run $(RUN) $(TRAIN_FLAGS); fi
 
 test: install
 	$(BIN)/python -m pytest -m "$(MARKS)" $(PYTEST_FLAGS)

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from longturn.codec import trajectory_from_bytes
@@ -103,7 +103,7 @@ def _from_recording(path: Path, which: str | None, *, last: int) -> Iterator[Fou
 
 
 def _listing(found: Sequence[Found]) -> Table:
-    table = Table("trajectory", "batch", "kind", "status", "turns", "return", "success", "versions", "verdict")
+    table = Table(Column("trajectory", no_wrap=True), "batch", "kind", "status", "turns", "return", "success", "versions", "verdict")
     for item in found:
         trajectory = item.trajectory
         table.add_row(

@@ -49,7 +49,8 @@ class Chart:
 
 
 def draw(chart: Chart) -> str:
-    """The chart as an SVG element."""
+    """The chart as an SVG element; equal charts give equal bytes."""
+    from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
@@ -74,7 +75,9 @@ def draw(chart: Chart) -> str:
     axes.spines[["top", "right"]].set_visible(False)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=8, frameon=False)
-    return _svg(figure)
+    # Ids inside the element are hashed with a salt: charts on one page must not share them.
+    with rc_context({"svg.hashsalt": chart.title}):
+        return _svg(figure)
 
 
 def _cycle(length: int) -> Sequence[str]:
@@ -83,7 +86,6 @@ def _cycle(length: int) -> Sequence[str]:
 
 def _svg(figure: object) -> str:
     buffer = io.StringIO()
-    # A fixed salt and no date: the same numbers give the same bytes.
     figure.savefig(buffer, format="svg", metadata={"Date": None})  # type: ignore[attr-defined]  # a matplotlib Figure
     text = buffer.getvalue()
     return text[text.index("<svg") :]

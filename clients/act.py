@@ -17,9 +17,10 @@ from clients.assignment import PlayRules
 from clients.config import ActConfig
 from clients.environment import EnvClient
 from clients.group import GroupPlayers
+from clients.learner_link import PoolOptions
 from clients.policies.engines import EngineRegistry
 from clients.policies.sglang import SglangPolicy
-from clients.pool import ActorPool, PoolOptions
+from clients.pool import ActorPool
 from clients.renderer import TagRenderer, load_tag_renderer
 from clients.spool import Spool
 from longturn.dispatch import DispatchDealer, SocketLimits

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from clients.agents import Agent, Move
-from clients.environment import EnvClient, RemoteEpisode
+from clients.environment import EnvClient
+from clients.episode import RemoteEpisode
 from longturn.metrics import Metrics
 from longturn.records import (
     EndCause,

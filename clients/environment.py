@@ -22,20 +22,14 @@ import secrets
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TypeVar
 
 import grpc
 
-from clients.calls import Backoff, Peer, error_from_call, error_from_rpc, until_answered
-from clients.catalog import (
-    EnvironmentInfo,
-    ServerInfo,
-    TaskInfo,
-    environment_from_proto,
-    server_info_from_proto,
-    task_info_from_proto,
-)
+from clients.calls import Peer, error_from_call
+from clients.catalog import EnvironmentInfo, ServerInfo, TaskInfo
 from clients.config import EnvClientConfig
+from clients.episode import RemoteEpisode
+from clients.lookup import Lookup
 from clients.play_stream import OwnedEpisode, PlayCallType, PlayStream
 from longturn.codec import end_cause_to_proto, step_result_from_proto, task_to_proto
 from longturn.errors import CallRefusedError, ConfigError, EpisodeLostError, LongturnError
@@ -45,75 +39,7 @@ from longturn.v1 import environment_pb2, environment_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
-RequestT = TypeVar("RequestT")
-ResponseT = TypeVar("ResponseT")
-
-PROTOCOL_VERSION = "1"
-"""Version of the environment protocol that this client speaks."""
-
-_PAGE_SIZE = 1000
 _KEEP_ALIVE_PAGE = 5000
-
-
-class RemoteEpisode:
-    """One episode, owned by whoever holds this object: its lease is kept while the object lives."""
-
-    __slots__ = (
-        "__weakref__",
-        "_client",
-        "data_hash",
-        "environment_version",
-        "episode_id",
-        "episode_token",
-        "initial",
-        "last",
-        "max_turns",
-        "turn_index",
-    )
-
-    def __init__(
-        self,
-        client: EnvClient,
-        *,
-        episode_id: str,
-        episode_token: str,
-        last: StepResult,
-        environment_version: str = "",
-        data_hash: str = "",
-        max_turns: int = 0,
-    ) -> None:
-        self._client = client
-        self.episode_id = episode_id
-        self.episode_token = episode_token
-        self.initial = last
-        """What the start, or the attach, returned."""
-        self.last = last
-        self.turn_index = last.turn_index
-        self.environment_version = environment_version
-        self.data_hash = data_hash
-        self.max_turns = max_turns
-        """Turn limit in force; 0 if unknown (attached)."""
-
-    async def step(self, action: str) -> StepResult:
-        """Apply one action and return what it left behind.
-
-        A bad action is a result with `action_valid` false. Raises EpisodeLostError or EpisodeMovedError if the episode
-        is gone, CallRefusedError if the call was wrong, UnreachableError if the server did not answer in time; after
-        that the same action may be sent again and is applied once.
-        """
-        result = await self._client.step_episode(self, action)
-        self.last = result
-        self.turn_index = result.turn_index
-        return result
-
-    async def end(self, cause: EndCause = EndCause.CLIENT_REQUEST) -> StepResult:
-        """End the episode and return its final state; an episode that is over keeps its status."""
-        self.last = await self._client.end_episode(self, cause)
-        return self.last
-
-    def abandon(self, cause: EndCause) -> None:
-        """Ask the server to end the episode without waiting for the answer; for use while being cancelled."""
-        self._client.abandon_episode(self, cause)
 
 
 class EnvClient:
@@ -131,12 +57,12 @@ class EnvClient:
         self._data_hashes = dict(config.data_hashes)
         self._background: list[asyncio.Task[None]] = []
         self._info: ServerInfo | None = None
-        self._environments: dict[str, EnvironmentInfo] | None = None
 
     async def __aenter__(self) -> EnvClient:
         """Connect; raise UnreachableError once `connect_budget_s` is spent, ConfigError on a protocol mismatch."""
         self._channel = grpc.aio.insecure_channel(self._config.address, options=_channel_options(self._config))
         self._stub = environment_pb2_grpc.EnvironmentServiceStub(self._channel)
+        self._lookup = Lookup(self._stub, self._config, peer=self._peer, metadata=self._metadata, board=self._board)
         try:
             await self._connect()
         except BaseException:
@@ -181,35 +107,17 @@ class EnvClient:
 
     async def list_environments(self) -> tuple[EnvironmentInfo, ...]:
         """The environments of the server, by name."""
-        reply = await self._unary(self._stub.ListEnvironments, environment_pb2.ListEnvironmentsRequest())
-        return tuple(environment_from_proto(message) for message in reply.environments)
+        return await self._lookup.environments()
 
     async def environment(self, name: str) -> EnvironmentInfo:
         """One environment; raise CallRefusedError naming those that exist if there is none of this name."""
-        if self._environments is None:
-            self._environments = {info.name: info for info in await self.list_environments()}
-        if name not in self._environments:
-            known = ", ".join(self._environments)
-            raise CallRefusedError(f"no environment {name!r}; this server has {known}", reason="ENVIRONMENT_NOT_FOUND")
-        return self._environments[name]
+        return await self._lookup.environment(name)
 
     async def list_tasks(
         self, environment: str, split: str, *, filters: Mapping[str, str] | None = None, limit: int | None = None
     ) -> tuple[TaskInfo, ...]:
         """Tasks of a split in the server's order, at most `limit`."""
-        tasks: list[TaskInfo] = []
-        token = ""
-        while limit is None or len(tasks) < limit:
-            page_size = _PAGE_SIZE if limit is None else min(_PAGE_SIZE, limit - len(tasks))
-            request = environment_pb2.ListTasksRequest(
-                environment=environment, split=split, filters=filters or {}, page_size=page_size, page_token=token
-            )
-            reply = await self._unary(self._stub.ListTasks, request)
-            tasks.extend(task_info_from_proto(message) for message in reply.tasks)
-            token = reply.next_page_token
-            if not token:
-                break
-        return tuple(tasks[:limit])
+        return await self._lookup.tasks(environment, split, filters=filters or {}, limit=limit)
 
     async def start(
         self,
@@ -261,10 +169,7 @@ class EnvClient:
 
     async def get(self, episode: RemoteEpisode) -> environment_pb2.GetEpisodeResponse:
         """The server's own account of an episode, with its transcript."""
-        request = environment_pb2.GetEpisodeRequest(
-            episode_id=episode.episode_id, episode_token=episode.episode_token, with_transcript=True
-        )
-        return await self._unary(self._stub.GetEpisode, request)
+        return await self._lookup.transcript(episode)
 
     async def step_episode(self, episode: RemoteEpisode, action: str) -> StepResult:
         """See `RemoteEpisode.step`."""
@@ -353,39 +258,8 @@ class EnvClient:
                 reply = await self._stream.send(again, timeout_s=timeout_s, episode_id=episode_id)
         return reply
 
-    async def _unary(
-        self,
-        method: grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT],
-        request: RequestT,
-        *,
-        timeout_s: float | None = None,
-    ) -> ResponseT:
-        """Ask until somebody answers, within `connect_budget_s`. These calls change nothing: repeats are harmless."""
-
-        async def attempt() -> ResponseT:
-            try:
-                return await method(request, timeout=timeout_s or self._config.call_timeout_s, metadata=self._metadata)
-            except grpc.aio.AioRpcError as error:
-                raise error_from_rpc(error, self._peer) from error
-
-        return await until_answered(
-            attempt,
-            peer=self._peer,
-            budget_s=self._config.connect_budget_s,
-            backoff=Backoff(),
-            board=self._board,
-        )
-
     async def _connect(self) -> None:
-        request = environment_pb2.GetServerInfoRequest(protocol_version=PROTOCOL_VERSION)
-        reply = await self._unary(self._stub.GetServerInfo, request, timeout_s=self._config.attempt_timeout_s)
-        self._info = server_info_from_proto(reply)
-        if self._info.protocol_version != PROTOCOL_VERSION:
-            raise ConfigError(
-                f"the env server at {self.address} speaks protocol {self._info.protocol_version!r}, this client "
-                f"{PROTOCOL_VERSION!r}; install the same longturn version on both sides",
-                reason="PROTOCOL_MISMATCH",
-            )
+        self._info = await self._lookup.server_info()
 
     def _open_stream(self) -> PlayCallType:
         return self._stub.Play(metadata=self._metadata)

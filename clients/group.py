@@ -16,7 +16,7 @@ from clients.actor import Actor, EpisodePlan
 from clients.agents import Agent
 from clients.assignment import Assignment, Member, PlayRules
 from clients.calls import Backoff
-from clients.environment import RemoteEpisode
+from clients.episode import RemoteEpisode
 from clients.leaf import first_leaf
 from clients.policies.base import derive_seed
 from clients.policies.engines import EngineRegistry

@@ -13,16 +13,16 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from clients.assignment import PlayRules, assignment_from_proto, rules_from_proto
 from clients.calls import Peer
 from clients.group import GroupFailedError, GroupPlayers, GroupRun
 from clients.leaf import first_leaf
+from clients.learner_link import LearnerLink, PoolOptions
 from clients.policies.engines import Engine, EngineRegistry
 from clients.spool import Spool
 from longturn.codec import identity_from_proto, trajectory_to_bytes
-from longturn.dispatch import PROTOCOL_VERSION, Body
+from longturn.dispatch import PROTOCOL_VERSION
 from longturn.errors import ConfigError, LongturnError, WireError
 from longturn.metrics import Metrics
 from longturn.records import EndCause, Trajectory, TrajectoryIdentity
@@ -34,38 +34,6 @@ logger = logging.getLogger(__name__)
 _HELLO_S = 2.0
 _REQUEST_PAUSE_S = 0.05
 _NUM_SILENT_BEATS = 3
-
-
-class LearnerLink(Protocol):
-    """A pool's end of the dispatch socket."""
-
-    address: str
-
-    @property
-    def silence_s(self) -> float:
-        """Seconds since the last message from the learner, or since the start."""
-        ...
-
-    async def send(self, body: Body) -> None:
-        """Queue a message."""
-        ...
-
-    async def receive(self) -> Body | None:
-        """The next message."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolOptions:
-    """What a pool must know besides its collaborators."""
-
-    pool_id: str
-    incarnation: str
-    num_actors: int
-    learner_budget_s: float
-    max_unacked: int
-    resend_s: float
-    tokenizer_hash: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,8 @@ from typing import TypeVar
 
 from clients.catalog import EnvironmentInfo, ServerInfo, TaskInfo
 from clients.config import EnvClientConfig
-from clients.environment import EnvClient, RemoteEpisode
+from clients.environment import EnvClient
+from clients.episode import RemoteEpisode
 from longturn.records import EndCause, StepResult, Task
 
 T = TypeVar("T")

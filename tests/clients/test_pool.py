@@ -18,9 +18,10 @@ from tokenizers import Tokenizer
 from clients.act import group_players
 from clients.config import EnvClientConfig, SglangConfig
 from clients.environment import EnvClient
+from clients.learner_link import PoolOptions
 from clients.policies.engines import EngineRegistry
 from clients.policies.sglang import SglangPolicy
-from clients.pool import ActorPool, PoolOptions
+from clients.pool import ActorPool
 from clients.renderer import TagRenderer
 from clients.spool import Spool
 from longturn.dispatch import Body, DispatchDealer

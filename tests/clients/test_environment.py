@@ -19,6 +19,7 @@ from longturn.metrics import Metrics
 from longturn.records import EndCause, EpisodeStatus, Failure, StepResult, Task
 from longturn.status import StatusBoard, get_status
 from tests.clients.daemons import ServerProcess, server_process
+from tests.clients.proxy import CuttingProxy
 from tests.clients.waiting import until
 
 ECHO = Task(environment="echo", task_id="echo/train/000003", knobs={"horizon": 6, "observation_bytes": 100})
@@ -273,6 +274,28 @@ def test_leases_are_kept_only_for_episodes_that_somebody_holds(tmp_path: Path) -
 
     with server_process(tmp_path, settings=["lease_s=2.0"]) as server:
         asyncio.run(main(server.address))
+
+
+def test_steps_cut_off_in_flight_are_applied_exactly_once(address: str) -> None:
+    """Connections break again and again while steps and starts are under way."""
+
+    async def main(proxy: CuttingProxy) -> None:
+        task = Task(environment="echo", task_id="echo/train/000007", knobs={"horizon": 12, "step_sleep_ms": 20.0})
+        async with EnvClient(_config(proxy.address)) as envs:
+            playing = asyncio.gather(*(_play(envs, task, seed) for seed in range(8)))
+            while not playing.done():
+                await asyncio.sleep(0.15)
+                proxy.cut()
+            played = await playing
+            assert envs.num_reconnects >= 1
+        for results in played:
+            assert [result.turn_index for result in results] == list(range(13))
+            assert results[-1].success
+            assert results[-1].episode_return == pytest.approx(1.0)
+
+    with CuttingProxy(address) as proxy:
+        asyncio.run(main(proxy))
+    assert proxy.num_cuts >= 2
 
 
 def test_a_restarted_server_loses_episodes_and_the_client_goes_on(tmp_path: Path) -> None:

@@ -3,54 +3,74 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 DIRECTIONS = ("north", "east", "south", "west")
 OPPOSITE = {"north": "south", "south": "north", "east": "west", "west": "east"}
-START = "start"
-"""Stands for the direction that the first room was entered from."""
 
 _DIRECTION = re.compile(rf"\b({'|'.join(DIRECTIONS)})\b")
 _ROOM_TITLE = "=-"
 _COIN = "coin on"
 
 
-class RoomReader:
-    """Keeps the exits of the room it is in and where it came from."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """A stay in a room."""
 
-    def __init__(self) -> None:
-        self.exits: tuple[str, ...] = ()
-        self.came_from: str | None = None
-        """Direction of the room before; None in the first one."""
-        self.entry: str | None = None
-        """Where the room was entered from, which differs from `came_from` after a look next door and straight back."""
-        self.is_back = False
-        """Whether the last two moves cancelled each other."""
-        self._entries: list[str | None] = []
-        self._moves: list[str] = []
+    exits: tuple[str, ...] = ()
+    came_from: str | None = None
+    """Direction of the room before; None in the first one."""
+    entry: str | None = None
+    """Where it was entered from before the dead end that the walk came out of just now; otherwise `came_from`."""
+    is_after_dead_end: bool = False
+    """Whether the room before was a dead end."""
 
-    def read(self, observation: str) -> None:
-        """Take in an observation; after a refused move no room is shown and everything stays as it was."""
-        if _ROOM_TITLE not in observation:
-            return
-        _, _, text = observation.partition(_ROOM_TITLE)
-        self.exits = tuple(dict.fromkeys(_DIRECTION.findall(text)))
-        if len(self._entries) > len(self._moves):
-            return  # the same room again
-        self.came_from = OPPOSITE[self._moves[-1]] if self._moves else None
-        self.is_back = len(self._moves) > 1 and self.came_from == self._moves[-2]
-        self.entry = self._entries[-2] if self.is_back else self.came_from
-        self._entries.append(self.entry)
-
-    def move(self, direction: str) -> None:
-        """Note a move that will be made; one that the room has no exit for is refused and leads nowhere."""
-        if direction in self.exits:
-            self._moves.append(direction)
+    @property
+    def is_dead_end(self) -> bool:
+        """Whether the only exit is the way it came."""
+        return len(self.exits) == 1 and self.came_from is not None
 
     def ahead(self) -> list[str]:
         """The exits other than the one it came through, clockwise from there."""
         back = DIRECTIONS.index(self.came_from) if self.came_from else len(DIRECTIONS) - 1
         clockwise = (DIRECTIONS[(back + turn) % len(DIRECTIONS)] for turn in range(1, len(DIRECTIONS) + 1))
         return [direction for direction in clockwise if direction in self.exits and direction != self.came_from]
+
+
+class Walk:
+    """The rooms and moves of an episode so far."""
+
+    def __init__(self) -> None:
+        self._rooms = [Room()]
+        self._moves: list[str] = []
+
+    @property
+    def here(self) -> Room:
+        """The newest room; one without exits before the first was read."""
+        return self._rooms[-1]
+
+    @property
+    def before(self) -> Room:
+        """The room before; one without exits if there is none."""
+        return self._rooms[-2] if len(self._rooms) > 1 else Room()
+
+    def read(self, observation: str) -> None:
+        """Take in an observation; after a refused move no room is shown and everything stays as it was."""
+        is_same_room = len(self._rooms) > len(self._moves) + 1
+        if _ROOM_TITLE in observation and not is_same_room:
+            _, _, text = observation.partition(_ROOM_TITLE)
+            self._rooms.append(self._enter(tuple(dict.fromkeys(_DIRECTION.findall(text)))))
+
+    def move(self, direction: str) -> None:
+        """Note a move that will be made; one that the room has no exit for is refused and leads nowhere."""
+        if direction in self.here.exits:
+            self._moves.append(direction)
+
+    def _enter(self, exits: tuple[str, ...]) -> Room:
+        came_from = OPPOSITE[self._moves[-1]] if self._moves else None
+        is_after_dead_end = self.here.is_dead_end
+        entry = self.before.entry if is_after_dead_end else came_from
+        return Room(exits=exits, came_from=came_from, entry=entry, is_after_dead_end=is_after_dead_end)
 
 
 def shows_coin(observation: str) -> bool:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import random
 
-from clients.demonstrators.rooms import DIRECTIONS, START, RoomReader, shows_coin
+from clients.demonstrators.rooms import DIRECTIONS, Walk, shows_coin
 from clients.policies.base import TextAction
 from longturn.records import StepResult
+
+_NOWHERE = "start"
+"""Said of the first room, which was entered from no direction."""
 
 
 class WallFollower:
@@ -24,16 +27,18 @@ class WallFollower:
         self._follow_probability = follow_probability
         self._noise = noise
 
-    def begin(self, seed: int) -> _Walk:
+    def begin(self, seed: int) -> _Walker:
         """A fresh walk; equal seeds walk equally."""
-        return _Walk(random.Random(seed), self._follow_probability, self._noise, notes_entry=False)
+        return _Walker(random.Random(seed), self._follow_probability, self._noise, notes_entry=False)
 
 
 class Wanderer:
-    """Takes any exit but the one it came through, and after a dead end notes where it entered the room before.
+    """Takes any exit but the one it came through, and carries a note in and out of dead ends.
 
-    It never uses that note: at a junction that it returns to, it leaves through the entry as often as not. A policy
-    that imitates it can read everything it needs in order not to go back over its own way, and has yet to learn that.
+    In a dead end it notes through where it entered the room before (`via`), back in that room it repeats this
+    (`entry`): each is a copy out of the note before, which is learned much faster than a look two turns back. It never
+    uses the note: it leaves a room that it returns to through the entry as often as not. A policy that imitates it can
+    read everything it needs in order not to go back over its own way, and has yet to learn that.
     """
 
     needs_oracle = False
@@ -43,40 +48,43 @@ class Wanderer:
         _check_shares(noise=noise)
         self._noise = noise
 
-    def begin(self, seed: int) -> _Walk:
+    def begin(self, seed: int) -> _Walker:
         """A fresh walk; equal seeds walk equally."""
-        return _Walk(random.Random(seed), 0.5, self._noise, notes_entry=True)
+        return _Walker(random.Random(seed), 0.5, self._noise, notes_entry=True)
 
 
-class _Walk:
+class _Walker:
     def __init__(self, draw: random.Random, follow_probability: float, noise: float, *, notes_entry: bool) -> None:
         self._draw = draw
         self._follow_probability = follow_probability
         self._noise = noise
         self._notes_entry = notes_entry
-        self._rooms = RoomReader()
+        self._walk = Walk()
 
     async def act(self, result: StepResult) -> TextAction:
         if shows_coin(result.observation):
             return TextAction(action="take coin", reasoning="coin")
-        self._rooms.read(result.observation)
+        self._walk.read(result.observation)
         direction = self._choose()
         is_trained = self._draw.random() >= self._noise
         if not is_trained:
             direction = self._draw.choice(DIRECTIONS)
         reasoning = self._note()
-        self._rooms.move(direction)
+        self._walk.move(direction)
         return TextAction(action=f"go {direction}", reasoning=reasoning, is_trained=is_trained)
 
     def _note(self) -> str:
-        note = f"exits {' '.join(self._rooms.exits)} from {self._rooms.came_from or START}"
-        return f"{note} entry {self._rooms.entry or START}" if self._notes_entry and self._rooms.is_back else note
+        here = self._walk.here
+        note = f"exits {' '.join(here.exits)} from {here.came_from or _NOWHERE}"
+        if self._notes_entry and here.is_dead_end:
+            return f"{note} via {self._walk.before.entry or _NOWHERE}"
+        return f"{note} entry {here.entry or _NOWHERE}" if self._notes_entry and here.is_after_dead_end else note
 
     def _choose(self) -> str:
         """The next exit clockwise from where it came, or another; back only out of a dead end."""
-        ahead = self._rooms.ahead()
+        ahead = self._walk.here.ahead()
         if not ahead:
-            return self._rooms.came_from or self._draw.choice(DIRECTIONS)
+            return self._walk.here.came_from or self._draw.choice(DIRECTIONS)
         if len(ahead) == 1 or self._draw.random() < self._follow_probability:
             return ahead[0]
         return self._draw.choice(ahead[1:])

@@ -7,7 +7,7 @@ import pytest
 
 from clients.demonstrators import DEMONSTRATORS
 from clients.demonstrators.noisy_oracle import NoisyOracle
-from clients.demonstrators.rooms import RoomReader
+from clients.demonstrators.rooms import Room, Walk
 from clients.demonstrators.wall_follower import WallFollower, Wanderer
 from clients.policies.base import TextAction, TextPolicy
 from longturn.records import StepResult
@@ -54,32 +54,36 @@ def test_a_wanderer_notes_the_entry_after_a_dead_end_and_does_not_use_it() -> No
     assert 0.3 < choices["go south"] / choices.total() < 0.7
 
 
-def test_a_refused_move_leaves_the_note_as_it_was() -> None:
-    reader = RoomReader()
-    reader.read("-= Hall =-\nexits north, east")
-    reader.move("north")
-    reader.read("-= Vault =-\nexit south, exit west")
-    reader.move("north")
-    reader.read(REFUSED)
-    assert (reader.exits, reader.came_from, reader.entry) == (("south", "west"), "south", "south")
+def test_in_a_dead_end_a_wanderer_notes_how_it_entered_the_room_before() -> None:
+    reasonings = {action.reasoning for seed in range(20) for _, action in play(Wanderer(noise=0.0), seed=seed)}
+    assert {"exits west from west via start", "exits west from west via south"} <= reasonings
+    assert not any(" via " in action.reasoning for _, action in play(WallFollower()))
+
+
+def test_a_refused_move_leaves_the_room_as_it_was() -> None:
+    walk = Walk()
+    walk.read("-= Hall =-\nexits north, east")
+    walk.move("north")
+    walk.read("-= Vault =-\nexit south, exit west")
+    walk.move("north")
+    walk.read(REFUSED)
+    assert walk.here == Room(exits=("south", "west"), came_from="south", entry="south")
 
 
 def test_the_room_name_is_not_read_for_exits() -> None:
-    reader = RoomReader()
-    reader.read("-= North Hall =-\nThere is an exit to the east.")
-    assert reader.exits == ("east",)
+    walk = Walk()
+    walk.read("-= North Hall =-\nThere is an exit to the east.")
+    assert walk.here.exits == ("east",)
 
 
-def test_two_looks_next_door_keep_the_first_entry() -> None:
-    reader = RoomReader()
-    for observation, move in (("-= A =-\nnorth", "north"), ("-= B =-\nsouth east west", "east")):
-        reader.read(observation)
-        reader.move(move)
-    for move in ("west", "west", "east"):
-        reader.read("-= C =-\nsouth east west")
-        reader.move(move)
-    reader.read("-= B =-\nsouth east west")
-    assert (reader.came_from, reader.is_back, reader.entry) == ("west", True, "south")
+def test_two_dead_ends_in_a_row_keep_the_first_entry() -> None:
+    walk = Walk()
+    steps = (("A", "north", "north"), ("B", "south east west", "east"), ("C", "west", "west"))
+    for room, exits, move in (*steps, ("B", "south east west", "west"), ("D", "east", "east")):
+        walk.read(f"-= {room} =-\n{exits}")
+        walk.move(move)
+    walk.read("-= B =-\nsouth east west")
+    assert walk.here == Room(exits=("south", "east", "west"), came_from="west", entry="south", is_after_dead_end=True)
 
 
 def test_a_noisy_oracle_marks_its_mistakes() -> None:

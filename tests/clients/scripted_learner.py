@@ -93,8 +93,8 @@ class ScriptedLearner:
         return self
 
     def __exit__(self, *details: object) -> None:
+        # No wake: the thread may have closed its socket by itself. It looks at the event five times a second.
         self._stop.set()
-        self._router.wake()
         self._thread.join()
 
     def push(self, *bodies: Body) -> None:

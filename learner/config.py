@@ -182,12 +182,25 @@ class SnrConfig(Config):
 class OffPolicyConfig(Config):
     """Correction for data of older weights."""
 
-    mode: Literal["decoupled", "behaviour_ratio", "none"] = "decoupled"
-    """Recomputed proximal logprobs with a capped weight, the plain ratio, or nothing."""
+    mode: Literal[
+        "decoupled",
+        "behaviour_ratio",
+        "none",
+        "icepop",
+        "token_rejection",
+        "sequence_tis",
+        "sequence_mis",
+        "geometric_rejection",
+    ] = "decoupled"
+    """Recomputed proximal logprobs with a capped weight, the plain ratio, nothing, or a rule of learner/losses."""
     cap: float = Field(default=2.0, ge=1)
     """Upper bound of the weight."""
     over_cap: Literal["truncate", "drop"] = "truncate"
     """What happens above it."""
+    lower: float = Field(default=0.5, ge=0, le=1)
+    """Smallest weight that icepop and the rejecting modes accept."""
+    upper: float = Field(default=5.0, ge=1)
+    """Largest weight that icepop and the rejecting modes accept."""
     accept_bias: bool = False
     """Allows mode none although max_policy_lag is above 0."""
 

@@ -108,6 +108,10 @@ class TrainingDesk:
         """Training step of every version ever given out."""
         return self._dispatcher.call(lambda desk: desk.ledger.versions.training_steps())
 
+    def newest_version(self, training_step: int) -> int | None:
+        """The newest announced version of a training step."""
+        return self._dispatcher.call(lambda desk: desk.ledger.versions.newest(training_step))
+
     def open_evaluation(self, target: Target, entries: Sequence[TaskEntry]) -> bool:
         """Offer the panel to the pools under a version, unless its training step was evaluated before."""
 

@@ -22,6 +22,7 @@ from typing import Any
 from longturn.errors import LongturnError
 
 logger = logging.getLogger(__name__)
+_CLOSE_TIMEOUT_S = 5.0
 
 
 class EngineError(LongturnError):
@@ -161,7 +162,8 @@ class EngineRegistry:
             self._closing = True
             self._changed.notify_all()
         for thread in self._threads:
-            thread.join(self._rules.timeout_s)
+            # A thread inside a call that hangs ends with the process.
+            thread.join(_CLOSE_TIMEOUT_S)
 
     def _is_settled(self) -> bool:
         return bool(self._in_rotation()) and all(

@@ -60,7 +60,7 @@ class PolicyModel:
         except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(f"learner.model.path: {folder} cannot be loaded: {error}") from error
         # Dropout would make the proximal pass differ from the update's.
-        return cls(model.to(torch.device(device)).eval(), folder)
+        return cls(nn.Module.to(model, torch.device(device)).eval(), folder)
 
     def _refuse_what_the_head_cannot_do(self) -> None:
         config = self.module.config

@@ -60,7 +60,11 @@ def update_options(config: LearnConfig) -> UpdateOptions:
             epo=epo_options(config),
         ),
         off_policy=OffPolicyOptions(
-            mode=config.off_policy.mode, cap=config.off_policy.cap, over_cap=config.off_policy.over_cap
+            mode=config.off_policy.mode,
+            cap=config.off_policy.cap,
+            over_cap=config.off_policy.over_cap,
+            lower=config.off_policy.lower,
+            upper=config.off_policy.upper,
         ),
         aggregation=ppo.aggregation,
         estimator=config.advantage.estimator,

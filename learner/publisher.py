@@ -18,6 +18,7 @@ from longturn.status import StatusBoard
 logger = logging.getLogger(__name__)
 _NAME = re.compile(r"v(\d+)")
 _LOG_EVERY_S = 10.0
+_SLICE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,7 @@ class Publisher:
         require_engine: bool,
         keep: int,
         board: StatusBoard,
+        check_stop: Callable[[], None],
     ) -> None:
         self._folder = folder.resolve()
         self._registry = registry
@@ -50,6 +52,7 @@ class Publisher:
         self._require_engine = require_engine
         self._keep = keep
         self._board = board
+        self._check_stop = check_stop
 
     def publish(self, policy_version: int, training_step: int, *, timeout_s: float) -> Published:
         """Save the current weights as a version and wait until engines confirmed it, at most `timeout_s`."""
@@ -76,13 +79,18 @@ class Publisher:
         if not self._require_engine:
             return tuple(self._registry.publish(target, timeout_s=0.0))
         deadline_s = time.monotonic() + timeout_s
+        logged_s = time.monotonic()
         reason = f"policy version {target.policy_version} to be loaded"
         with self._board.waiting("engine", reason, budget_s=timeout_s):
             while True:
+                self._check_stop()
                 remaining_s = deadline_s - time.monotonic()
-                confirmed = self._registry.publish(target, timeout_s=min(_LOG_EVERY_S, max(0.0, remaining_s)))
+                confirmed = self._registry.publish(target, timeout_s=min(_SLICE_S, max(0.0, remaining_s)))
                 if confirmed or remaining_s <= 0:
                     return tuple(confirmed)
+                if time.monotonic() - logged_s < _LOG_EVERY_S:
+                    continue
+                logged_s = time.monotonic()
                 logger.info(
                     "waiting for an engine",
                     extra={"policy_version": target.policy_version, "remaining_s": round(remaining_s), **self.problem},

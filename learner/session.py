@@ -239,6 +239,7 @@ class _Session:
             require_engine=settings.require_engine,
             keep=settings.keep_weights,
             board=self._status,
+            check_stop=desk.check_stop,
         )
 
     def _board(self) -> MeasureBoard:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from learner.checkpoint_files import find_checkpoints
 from learner.phases import Parts
 from longturn.config import config_digest
 
@@ -11,13 +12,14 @@ from longturn.config import config_digest
 def write_summary(parts: Parts, *, reason: str, wall_s: float) -> None:
     """Write the summary atomically; `wall_s` is that of this start, the phases are of the whole history."""
     state, config = parts.state, parts.config
+    newest = find_checkpoints(parts.checkpoints_dir)
     summary = {
         "reason": reason,
         "run_id": state.run_id,
         "run_epoch": parts.run_epoch,
         "seed": config.seed,
         "config_digest": config_digest(config),
-        "policy_version": parts.target.policy_version if parts.target else None,
+        "policy_version": parts.desk.newest_version(state.training_step),
         "training_steps": state.training_step,
         "batches_consumed": state.batches_consumed,
         "batches_planned": config.batch.num_batches,
@@ -28,7 +30,7 @@ def write_summary(parts: Parts, *, reason: str, wall_s: float) -> None:
         "phase_wall_s": state.wall_s,
         "used_privileged_progress": config.play.with_progress and config.advantage.turn_weight > 0,
         "permuted_advantages": config.control.permute_advantages,
-        "final_model": str(parts.target.folder) if parts.target else None,
+        "final_model": str(newest[-1].path.resolve()) if newest else None,
     }
     path = config.run_dir / "learner_summary.json"
     partial = path.with_name(f".{path.name}.partial")

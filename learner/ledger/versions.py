@@ -42,6 +42,13 @@ class VersionTable:
             "UPDATE versions SET announced_s = ? WHERE policy_version = ?", (self._clock(), policy_version)
         )
 
+    def newest(self, training_step: int) -> int | None:
+        """The newest announced version of a training step; None if there is none."""
+        return self._connection.execute(
+            "SELECT MAX(policy_version) FROM versions WHERE training_step = ? AND announced_s IS NOT NULL",
+            (training_step,),
+        ).fetchone()[0]
+
     def training_step(self, policy_version: int) -> int | None:
         """Training step of a version; None if it was never given out."""
         row = self._connection.execute(

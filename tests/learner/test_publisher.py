@@ -116,7 +116,15 @@ def publisher_of(tmp_path: Path, registry: EngineRegistry, *, keep: int = 2) -> 
         (folder / "model.safetensors").write_bytes(b"weights")
 
     board = StatusBoard("learner", Metrics())
-    return Publisher(tmp_path, registry, save_model=save_model, require_engine=True, keep=keep, board=board)
+    return Publisher(
+        tmp_path,
+        registry,
+        save_model=save_model,
+        require_engine=True,
+        keep=keep,
+        board=board,
+        check_stop=lambda: None,
+    )
 
 
 def test_weight_folders_are_sealed_and_old_ones_pruned(tmp_path: Path, engine: ScriptedEngine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 from learner.config import LearnConfig
@@ -11,7 +12,7 @@ from learner.ledger.audit import AuditReport, audit, newest_checkpoint
 from tests.support.scripted_pool import Script, ScriptedPool, made_up
 
 
-def small_config(run_dir: Path, model_dir: Path, task_path: Path, **changes: dict[str, object]) -> LearnConfig:
+def small_config(run_dir: Path, model_dir: Path, task_path: Path, **changes: Mapping[str, object]) -> LearnConfig:
     """Two groups of four per step, three batches, no engine; `changes` are merged table by table."""
     tree: dict[str, dict[str, object] | object] = {
         "run_dir": run_dir,

@@ -1,0 +1,83 @@
+"""`longturn learn` as a user meets it before anything runs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from longturn.errors import ConfigError
+from tests.support.learner_run import small_config
+
+ROOT = Path(__file__).parents[2]
+
+
+def learn(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "learner", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=100
+    )
+
+
+def test_commands_load_no_torch() -> None:
+    code = "import sys, learner.commands, learner.ledger.audit; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 0
+
+
+def test_a_dry_run_prints_all_settings() -> None:
+    done = learn("--dry-run", "--set", "batch.max_policy_lag=0", "--set", "learner.seed=4")
+    assert done.returncode == 0
+    assert "max_policy_lag = 0" in done.stdout
+    assert "seed = 4" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("batch.group_sise=4", "did you mean group_size"),
+        ("publish.pause_mode=in_place", "cache_rule = keep"),
+        ("off_policy.mode=none", "accept_bias"),
+        ("evaluation.every=3", "evaluation.path"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_that_mends_it(setting: str, message: str) -> None:
+    done = learn("--dry-run", "--set", setting)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": {"path": Path("nowhere")}}, "longturn warmstart"),
+        ({"dispatch": {"address": "tcp://0.0.0.0:4000"}}, "leaves this machine"),
+        ({"tasks": {"path": Path("nowhere.jsonl")}}, "longturn envs tasks"),
+        ({"play": {"max_episode_tokens": 8000}}, "the model reads at most 4096"),
+        ({"publish": {"require_engine": True}}, "name at least one engine"),
+        ({"advantage": {"estimator": "grop"}}, "known are grpo"),
+    ],
+)
+def test_what_a_user_can_get_wrong_at_the_start_names_what_mends_it(
+    tmp_path: Path, model_dir: Path, task_path: Path, changes: dict[str, dict[str, object]], message: str
+) -> None:
+    from learner.session import learn as run_learner
+
+    config = small_config(tmp_path / "run", model_dir, task_path, **changes)
+    with pytest.raises(ConfigError, match=message):
+        run_learner(config, resume="auto", ready_file=None)
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path, model_dir: Path, task_path: Path) -> None:
+    from learner.session import learn as run_learner
+
+    folder = tmp_path / "model"
+    shutil.copytree(model_dir, folder)
+    text = (folder / "tokenizer.json").read_text(encoding="utf-8")
+    (folder / "tokenizer.json").write_text(
+        text.replace('"w1":1,', '"w1":1,"more":99,').replace('"w1": 1,', '"w1": 1, "more": 99,')
+    )
+    with pytest.raises(ConfigError, match="do not belong together"):
+        run_learner(small_config(tmp_path / "run", folder, task_path), resume="auto", ready_file=None)

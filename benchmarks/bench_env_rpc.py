@@ -28,7 +28,6 @@ from env_server.environments.echo import EchoEnvironment
 from longturn.v1 import environment_pb2, environment_pb2_grpc
 
 HERE = Path(__file__).parent
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 Report = dict[str, float]
 
 
@@ -68,22 +67,13 @@ def is_open(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def cpu_s(pid: int) -> float:
-    """Processor time of a process and all below it."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S + sum(cpu_s(int(child)) for child in below)
-
-
-def remote(command: list[str], server_pid: int, *tail: str, feed: str = "") -> Callable[[int, float], Report]:
-    """A load in a process of its own, with the server's processor time beside it."""
+def remote(command: list[str], *, feed: str = "") -> Callable[[int, float], Report]:
+    """A load in a process of its own."""
 
     def load(num_sessions: int, seconds: float) -> Report:
-        before_s = cpu_s(server_pid)
-        arguments = [*command, str(num_sessions), str(seconds), *tail]
-        done = subprocess.run(arguments, input=feed, capture_output=True, text=True, check=True)
-        report: Report = json.loads(done.stdout)
-        return report | {"server_cpu_s": cpu_s(server_pid) - before_s}
+        arguments = [*command, str(num_sessions), str(seconds)]
+        done = subprocess.run(arguments, input=feed, stdout=subprocess.PIPE, text=True, check=True)
+        return json.loads(done.stdout)
 
     return load
 
@@ -139,20 +129,20 @@ def echo_contenders(stack: ExitStack, openenv_python: str | None) -> list[Conten
     load = [sys.executable, str(HERE / "env_load.py")]
     address, pid = ours(stack, "echo")
     contenders = [
-        Contender(f"ours, {road}", remote([*load, road, address], pid, "echo"))
+        Contender(f"ours, {road}", remote([*load, road, address, str(pid), "echo"]))
         for road in ("client", "stream", "unary")
     ]
     bare_port = free_port()
     bare = [sys.executable, str(HERE / "env_bare.py"), str(bare_port)]
     bare_pid = stack.enter_context(running(bare, lambda: is_open(bare_port)))
     bare_address = f"127.0.0.1:{bare_port}"
-    contenders.append(Contender("bare gRPC, stream", remote([*load, "stream", bare_address], bare_pid, "bare")))
-    contenders.append(Contender("bare gRPC, unary", remote([*load, "unary", bare_address], bare_pid, "bare")))
+    contenders.append(Contender("bare gRPC, stream", remote([*load, "stream", bare_address, str(bare_pid), "bare"])))
+    contenders.append(Contender("bare gRPC, unary", remote([*load, "unary", bare_address, str(bare_pid), "bare"])))
     for mode in ("sync", "async") if openenv_python else ():
         peer, port = [str(openenv_python), str(HERE / "env_openenv.py")], free_port()
         serve = [*peer, "serve", str(port), mode]
         peer_pid = stack.enter_context(running(serve, lambda port=port: is_open(port)))
-        contenders.append(Contender(f"OpenEnv, {mode}", remote([*peer, "load", f"127.0.0.1:{port}"], peer_pid)))
+        contenders.append(Contender(f"OpenEnv, {mode}", remote([*peer, "load", f"127.0.0.1:{port}", str(peer_pid)])))
     contenders.append(Contender("direct call", direct(EchoEnvironment, ["echo/train/000000"])))
     return contenders
 
@@ -170,7 +160,7 @@ def textworld_contenders(stack: ExitStack) -> list[Contender]:
     load = [sys.executable, str(HERE / "env_load.py"), "client", address]
     feed = " ".join(task_ids * 64)
     return [
-        Contender("ours, client", remote(load, pid, "textworld", feed=feed)),
+        Contender("ours, client", remote([*load, str(pid), "textworld"], feed=feed)),
         Contender("direct call", direct(TextWorldEnvironment, task_ids)),
     ]
 

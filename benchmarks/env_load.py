@@ -1,20 +1,17 @@
-"""Load for bench_env_rpc: N sessions that step as fast as they are answered, in a process of their own.
+"""Load for bench_env_rpc: sessions that step as fast as they are answered, in a process of their own.
 
-Run: python benchmarks/env_load.py ROAD ADDRESS SESSIONS SECONDS TASKS, where ROAD is client (EnvClient), stream (the
-raw Play stream) or unary, and TASKS is echo, echo-2ms, bare or textworld. Prints one JSON object.
+Run: python benchmarks/env_load.py ROAD ADDRESS SERVER_PID TASKS SESSIONS SECONDS, where ROAD is client (EnvClient),
+stream (the raw Play stream) or unary, and TASKS is echo, bare, or textworld (task ids on stdin). Prints JSON.
 """
 
 import asyncio
 import itertools
-import json
-import resource
-import statistics
 import sys
 import time
 import uuid
-from dataclasses import dataclass, field
 
 import grpc
+from env_tally import Tally
 
 from clients.config import EnvClientConfig
 from clients.environment import EnvClient
@@ -25,21 +22,11 @@ from longturn.v1 import environment_pb2, environment_pb2_grpc
 ENDLESS = 1_000_000
 
 
-@dataclass
-class Tally:
-    """What one run measured."""
-
-    start_s: float = 0.0
-    seconds: float = 0.0
-    latencies_s: list[float] = field(default_factory=list)
-    num_failed: int = 0
-
-
 def make_tasks(kind: str, number: int) -> list[Task]:
     """Tasks of the sessions."""
     if kind == "textworld":
         return [Task(environment="textworld", task_id=task_id) for task_id in sys.stdin.read().split()][:number]
-    knobs = {"horizon": ENDLESS} | ({"step_sleep_ms": 2.0} if kind == "echo-2ms" else {})
+    knobs = {"horizon": ENDLESS}
     return [Task(environment="echo", task_id=f"echo/train/{index:06d}", knobs=knobs) for index in range(number)]
 
 
@@ -48,15 +35,11 @@ def start_request(task: Task) -> environment_pb2.StartEpisodeRequest:
     return environment_pb2.StartEpisodeRequest(request_id=uuid.uuid4().hex, task=task_to_proto(task), max_turns=ENDLESS)
 
 
-async def by_client(address: str, tasks: list[Task], seconds: float) -> Tally:
+async def by_client(address: str, tasks: list[Task], seconds: float, tally: Tally) -> str:
     """EnvClient: one coroutine per session."""
-    tally = Tally()
     async with EnvClient(EnvClientConfig(address=address)) as envs:
-        began_s = time.perf_counter()
         episodes = await asyncio.gather(*(envs.start(task, max_turns=ENDLESS) for task in tasks))
-        tally.start_s = time.perf_counter() - began_s
-        began_s = time.perf_counter()
-        end_s = began_s + seconds
+        end_s = tally.started() + seconds
 
         async def play(episode) -> None:
             now_s = time.perf_counter()
@@ -66,27 +49,22 @@ async def by_client(address: str, tasks: list[Task], seconds: float) -> Tally:
                 tally.latencies_s.append(now_s - before_s)
 
         await asyncio.gather(*(play(episode) for episode in episodes))
-        tally.seconds = time.perf_counter() - began_s
-    return tally
+        return tally.report()
 
 
-async def by_stream(address: str, tasks: list[Task], seconds: float, *, is_bare: bool) -> Tally:
+async def by_stream(address: str, tasks: list[Task], seconds: float, tally: Tally, *, is_bare: bool) -> str:
     """The raw stream: what is ready goes out as one message."""
-    tally = Tally()
     async with grpc.aio.insecure_channel(address) as channel:
         stream = environment_pb2_grpc.EnvironmentServiceStub(channel).Play()
-        began_s = time.perf_counter()
         sessions = [("e", "t")] * len(tasks) if is_bare else await _start_all(stream, tasks)
-        tally.start_s = time.perf_counter() - began_s
         turns = [0] * len(sessions)
         sent_s = [0.0] * len(sessions)
         ready = list(range(len(sessions)))
         wake = asyncio.Event()
-        began_s = time.perf_counter()
-        end_s = began_s + seconds
+        end_s = tally.started() + seconds
 
         async def write() -> None:
-            while time.perf_counter() < end_s:
+            while True:
                 message = environment_pb2.PlayRequest()
                 now_s = time.perf_counter()
                 for index in ready:
@@ -103,7 +81,7 @@ async def by_stream(address: str, tasks: list[Task], seconds: float, *, is_bare:
                     await wake.wait()
 
         writer = asyncio.create_task(write())
-        while (now_s := time.perf_counter()) < end_s:
+        while time.perf_counter() < end_s:
             replies = (await stream.read()).replies
             now_s = time.perf_counter()
             for reply in replies:
@@ -113,10 +91,10 @@ async def by_stream(address: str, tasks: list[Task], seconds: float, *, is_bare:
                 tally.latencies_s.append(now_s - sent_s[index])
                 ready.append(index)
             wake.set()
-        tally.seconds = now_s - began_s
+        report = tally.report()
         writer.cancel()
         stream.cancel()
-    return tally
+        return report
 
 
 async def _start_all(stream, tasks: list[Task]) -> list[tuple[str, str]]:
@@ -129,16 +107,12 @@ async def _start_all(stream, tasks: list[Task]) -> list[tuple[str, str]]:
     return [sessions[index + 1] for index in range(len(tasks))]
 
 
-async def by_unary(address: str, tasks: list[Task], seconds: float) -> Tally:
+async def by_unary(address: str, tasks: list[Task], seconds: float, tally: Tally) -> str:
     """One unary call per step."""
-    tally = Tally()
     async with grpc.aio.insecure_channel(address) as channel:
         stub = environment_pb2_grpc.EnvironmentServiceStub(channel)
-        began_s = time.perf_counter()
         started = await asyncio.gather(*(stub.StartEpisode(start_request(task)) for task in tasks))
-        tally.start_s = time.perf_counter() - began_s
-        began_s = time.perf_counter()
-        end_s = began_s + seconds
+        end_s = tally.started() + seconds
 
         async def play(episode: environment_pb2.StartEpisodeResponse) -> None:
             names = {"episode_id": episode.episode_id, "episode_token": episode.episode_token, "action": "look"}
@@ -151,31 +125,19 @@ async def by_unary(address: str, tasks: list[Task], seconds: float) -> Tally:
                 tally.latencies_s.append(now_s - before_s)
 
         await asyncio.gather(*(play(episode) for episode in started))
-        tally.seconds = time.perf_counter() - began_s
-    return tally
+        return tally.report()
 
 
-def main(road: str, address: str, num_sessions: int, seconds: float, kind: str) -> None:
+async def main(road: str, address: str, server_pid: int, kind: str, num_sessions: int, seconds: float) -> str:
+    """Play one road and report."""
     tasks = make_tasks(kind, num_sessions)
+    tally = Tally(server_pid, num_sessions)
     if road == "client":
-        tally = asyncio.run(by_client(address, tasks, seconds))
-    elif road == "stream":
-        tally = asyncio.run(by_stream(address, tasks, seconds, is_bare=kind == "bare"))
-    else:
-        tally = asyncio.run(by_unary(address, tasks, seconds))
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    percentiles = statistics.quantiles(tally.latencies_s, n=100)
-    report = {
-        "steps": len(tally.latencies_s),
-        "failed": tally.num_failed,
-        "seconds": tally.seconds,
-        "start_ms": tally.start_s / num_sessions * 1e3,
-        "p50_ms": percentiles[49] * 1e3,
-        "p99_ms": percentiles[98] * 1e3,
-        "client_cpu_s": usage.ru_utime + usage.ru_stime,
-    }
-    print(json.dumps(report))
+        return await by_client(address, tasks, seconds, tally)
+    if road == "stream":
+        return await by_stream(address, tasks, seconds, tally, is_bare=kind == "bare")
+    return await by_unary(address, tasks, seconds, tally)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), sys.argv[5])
+    print(asyncio.run(main(*sys.argv[1:3], int(sys.argv[3]), sys.argv[4], int(sys.argv[5]), float(sys.argv[6]))))

@@ -1,14 +1,13 @@
 """OpenEnv's own server and client as a peer for bench_env_rpc, on a Python that has `openenv` installed.
 
-Run: PYTHON benchmarks/env_openenv.py serve PORT [async] | load ADDRESS SESSIONS SECONDS
+Run: PYTHON benchmarks/env_openenv.py serve PORT [async] | load ADDRESS SERVER_PID SESSIONS SECONDS
 """
 
 import asyncio
-import json
-import resource
-import statistics
 import sys
 import time
+
+from env_tally import Tally
 
 FILLER = "x" * 400
 
@@ -54,11 +53,11 @@ def serve(port: int, *, is_async: bool) -> None:
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="error")
 
 
-async def load(address: str, num_sessions: int, seconds: float) -> None:
+async def load(address: str, server_pid: int, num_sessions: int, seconds: float) -> str:
     """Sessions that step as fast as they are answered."""
     from openenv.core.generic_client import GenericEnvClient
 
-    latencies_s: list[float] = []
+    tally = Tally(server_pid, num_sessions)
     gate = asyncio.Semaphore(32)
     clients = [GenericEnvClient(base_url=f"http://{address}") for _ in range(num_sessions)]
 
@@ -67,37 +66,22 @@ async def load(address: str, num_sessions: int, seconds: float) -> None:
             await client.connect()
             await client.reset()
 
-    began_s = time.perf_counter()
     await asyncio.gather(*(start(client) for client in clients))
-    start_s = time.perf_counter() - began_s
-    began_s = time.perf_counter()
-    end_s = began_s + seconds
+    end_s = tally.started() + seconds
 
     async def play(client) -> None:
         now_s = time.perf_counter()
         while now_s < end_s:
             await client.step({"text": "look"})
             before_s, now_s = now_s, time.perf_counter()
-            latencies_s.append(now_s - before_s)
+            tally.latencies_s.append(now_s - before_s)
 
     await asyncio.gather(*(play(client) for client in clients))
-    took_s = time.perf_counter() - began_s
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    percentiles = statistics.quantiles(latencies_s, n=100)
-    report = {
-        "steps": len(latencies_s),
-        "failed": 0,
-        "seconds": took_s,
-        "start_ms": start_s / num_sessions * 1e3,
-        "p50_ms": percentiles[49] * 1e3,
-        "p99_ms": percentiles[98] * 1e3,
-        "client_cpu_s": usage.ru_utime + usage.ru_stime,
-    }
-    print(json.dumps(report))
+    return tally.report()
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
         serve(int(sys.argv[2]), is_async=sys.argv[3:] == ["async"])
     else:
-        asyncio.run(load(sys.argv[2], int(sys.argv[3]), float(sys.argv[4])))
+        print(asyncio.run(load(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]))))

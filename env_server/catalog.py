@@ -15,7 +15,10 @@ class Catalog:
     """Specs of the served environments by name."""
 
     def __init__(self, described: bytes) -> None:
-        entries = json.loads(described)
+        tree = json.loads(described)
+        entries = tree["environments"]
+        self.left_out: dict[str, str] = tree["left_out"]
+        """Environments that could not be had, each with the reason."""
         self.specs: dict[str, EnvironmentSpec] = {
             entry["spec"]["name"]: spec_from_json(entry["spec"])
             for entry in sorted(entries, key=lambda entry: entry["spec"]["name"])

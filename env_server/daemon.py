@@ -30,9 +30,12 @@ async def _serve(config: EnvServerConfig, ready_file: Path | None) -> None:
         loop.add_signal_handler(number, stopped.set)
     metrics = Metrics()
     board = StatusBoard("env_server", metrics)
-    with _metrics_server(config, metrics):
+    with _metrics_server(config, metrics) as metrics_server:
         async with serving(config, metrics=metrics, board=board) as server:
-            write_ready(ready_file, {"address": server.address, "status_address": server.address})
+            facts = {"address": server.address, "status_address": server.address}
+            if metrics_server is not None:
+                facts["metrics_address"] = f"127.0.0.1:{metrics_server.port}"
+            write_ready(ready_file, facts)
             await stopped.wait()
             await server.drain(config.drain_timeout_s)
 

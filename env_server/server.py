@@ -216,6 +216,8 @@ async def _start(
     """Build the parts, register the services and begin to serve."""
     pool, preparer_pool = pools
     catalog = Catalog(described)
+    for name, reason in catalog.left_out.items():
+        logger.warning("environment left out", extra={"environment": name, "reason": reason})
     for name in config.limits_by_environment:
         if name not in catalog.specs:
             hint = nearest_name(name, catalog.specs)

@@ -90,7 +90,7 @@ class Seat:
     with_oracle: bool
     is_thread_safe: bool
     step_s: float = math.inf
-    """How long its steps take, averaged."""
+    """How long its quick steps take: falls at once and rises slowly, since a step may be slow by mere preemption."""
 
 
 class Stage:
@@ -129,7 +129,7 @@ class Stage:
         began_at_s = time.monotonic()
         transition = guarded(seat.environment.step, action)
         took_s = time.monotonic() - began_at_s
-        seat.step_s = took_s if seat.step_s == math.inf else 0.5 * (seat.step_s + took_s)
+        seat.step_s = min(took_s, 1.25 * seat.step_s)
         return _message(seat, transition)
 
     def close(self, key: int) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ WAIT_S = 60.0
 
 
 @contextmanager
-def daemon(tmp_path: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def daemon(tmp_path: Path, *options: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server process and its address."""
     ready = tmp_path / "ready.json"
     command = [
@@ -38,7 +39,8 @@ def daemon(tmp_path: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str
         str(ready),
         *options,
     ]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(tmp_path)})
+    env = os.environ | {"TMPDIR": str(tmp_path)} | variables
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
     try:
         _wait_until(lambda: ready.exists() or process.poll() is not None)
         assert process.poll() is None, process.stderr and process.stderr.read()
@@ -163,6 +165,28 @@ def test_a_server_that_cannot_start_says_why_in_a_line(options: list[str], hint:
     assert done.returncode == 2
     assert hint in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+def test_metrics_are_scraped_from_loopback(tmp_path: Path) -> None:
+    with daemon(tmp_path, "--env", "echo", "--set", "metrics_port=0") as (_, address):
+        with grpc.insecure_channel(address) as channel:
+            environment_pb2_grpc.EnvironmentServiceStub(channel).StartEpisode(start_request())
+        scraped = json.loads((tmp_path / "ready.json").read_text())["metrics_address"]
+        with urllib.request.urlopen(f"http://{scraped}/metrics", timeout=10.0) as response:
+            assert b"longturn_server_episode_num_started_total 1.0" in response.read()
+
+
+def test_an_environment_that_cannot_be_had_is_left_out_only_when_nobody_named_it(tmp_path: Path) -> None:
+    (tmp_path / "textworld.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'textworld'\", name='textworld')"
+    )
+    path = os.pathsep.join([str(tmp_path), os.getcwd()])
+    with daemon(tmp_path, PYTHONPATH=path) as (_, address), grpc.insecure_channel(address) as channel:
+        stub = environment_pb2_grpc.EnvironmentServiceStub(channel)
+        listed = stub.ListEnvironments(environment_pb2.ListEnvironmentsRequest()).environments
+        names = {info.name for info in listed}
+        assert "echo" in names
+        assert "textworld" not in names
 
 
 def test_a_port_in_use_names_the_setting(tmp_path: Path) -> None:

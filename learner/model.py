@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,6 +39,10 @@ class PolicyModel:
         """`folder` is where the model came from; its tokenizer files travel with the weights."""
         self.module = model
         self._folder = folder
+        # Read now: a checkpoint that the model was resumed from is pruned long before the last weights are written.
+        self._tokenizer_files = {
+            name: (folder / name).read_bytes() for name in TOKENIZER_FILES if (folder / name).is_file()
+        }
         self._head: nn.Linear = model.get_output_embeddings()  # type: ignore[operator]  # every causal LM has it
         self._body: nn.Module = model.get_decoder()  # type: ignore[operator]
         self._refuse_what_the_head_cannot_do()
@@ -135,6 +138,6 @@ class PolicyModel:
     def save(self, folder: Path) -> None:
         """Write weights (safetensors), config and tokenizer files."""
         self.module.save_pretrained(folder, safe_serialization=True)  # type: ignore[operator]
-        for name in TOKENIZER_FILES:
-            if (self._folder / name).is_file() and not (folder / name).exists():
-                shutil.copyfile(self._folder / name, folder / name)
+        for name, content in self._tokenizer_files.items():
+            if not (folder / name).exists():
+                (folder / name).write_bytes(content)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from clients.demonstrators.noisy_oracle import NoisyOracle
-from clients.demonstrators.wall_follower import WallFollower, Wanderer
+from clients.demonstrators.wall_follower import WallFollower
+from clients.demonstrators.wanderer import Wanderer
 from clients.policies.base import TextPolicy
 
 DEMONSTRATORS: Mapping[str, Callable[..., TextPolicy]] = {

@@ -54,12 +54,14 @@ class Walk:
         """The room before; one without exits if there is none."""
         return self._rooms[-2] if len(self._rooms) > 1 else Room()
 
-    def read(self, observation: str) -> None:
-        """Take in an observation; after a refused move no room is shown and everything stays as it was."""
+    def read(self, observation: str) -> bool:
+        """Take in an observation; True if it shows a new room. After a refused move it shows none."""
         is_same_room = len(self._rooms) > len(self._moves) + 1
-        if _ROOM_TITLE in observation and not is_same_room:
-            _, _, text = observation.partition(_ROOM_TITLE)
-            self._rooms.append(self._enter(tuple(dict.fromkeys(_DIRECTION.findall(text)))))
+        if _ROOM_TITLE not in observation or is_same_room:
+            return False
+        _, _, text = observation.partition(_ROOM_TITLE)
+        self._rooms.append(self._enter(tuple(dict.fromkeys(_DIRECTION.findall(text)))))
+        return True
 
     def move(self, direction: str) -> None:
         """Note a move that will be made; one that the room has no exit for is refused and leads nowhere."""
@@ -73,6 +75,17 @@ class Walk:
         return Room(exits=exits, came_from=came_from, entry=entry, is_after_dead_end=is_after_dead_end)
 
 
+NOWHERE = "start"
+"""Said in notes of the first room, which was entered from no direction."""
+
+
 def shows_coin(observation: str) -> bool:
     """Whether the coin lies here."""
     return _COIN in observation
+
+
+def check_shares(**shares: float) -> None:
+    """Raise ValueError naming a share that lies outside [0, 1]."""
+    for name, value in shares.items():
+        if not 0.0 <= value <= 1.0:
+            raise ValueError(f"{name} must lie in [0, 1], got {value}")

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import random
 
-from clients.demonstrators.rooms import DIRECTIONS, Walk, shows_coin
+from clients.demonstrators.rooms import DIRECTIONS, NOWHERE, Walk, check_shares, shows_coin
 from clients.policies.base import TextAction
 from longturn.records import StepResult
-
-_NOWHERE = "start"
-"""Said of the first room, which was entered from no direction."""
 
 
 class WallFollower:
@@ -23,42 +20,20 @@ class WallFollower:
 
     def __init__(self, follow_probability: float = 0.8, noise: float = 0.04) -> None:
         """`noise` is the share of arbitrary moves; they show how to go on after a mistake and are not imitated."""
-        _check_shares(follow_probability=follow_probability, noise=noise)
+        check_shares(follow_probability=follow_probability, noise=noise)
         self._follow_probability = follow_probability
         self._noise = noise
 
     def begin(self, seed: int) -> _Walker:
         """A fresh walk; equal seeds walk equally."""
-        return _Walker(random.Random(seed), self._follow_probability, self._noise, notes_entry=False)
-
-
-class Wanderer:
-    """Takes any exit but the one it came through, and carries a note in and out of dead ends.
-
-    In a dead end it notes through where it entered the room before (`via`), back in that room it repeats this
-    (`entry`): each is a copy out of the note before, which is learned much faster than a look two turns back. It never
-    uses the note: it leaves a room that it returns to through the entry as often as not. A policy that imitates it can
-    read everything it needs in order not to go back over its own way, and has yet to learn that.
-    """
-
-    needs_oracle = False
-
-    def __init__(self, noise: float = 0.04) -> None:
-        """`noise` is the share of arbitrary moves; they show how to go on after a mistake and are not imitated."""
-        _check_shares(noise=noise)
-        self._noise = noise
-
-    def begin(self, seed: int) -> _Walker:
-        """A fresh walk; equal seeds walk equally."""
-        return _Walker(random.Random(seed), 0.5, self._noise, notes_entry=True)
+        return _Walker(random.Random(seed), self._follow_probability, self._noise)
 
 
 class _Walker:
-    def __init__(self, draw: random.Random, follow_probability: float, noise: float, *, notes_entry: bool) -> None:
+    def __init__(self, draw: random.Random, follow_probability: float, noise: float) -> None:
         self._draw = draw
         self._follow_probability = follow_probability
         self._noise = noise
-        self._notes_entry = notes_entry
         self._walk = Walk()
 
     async def act(self, result: StepResult) -> TextAction:
@@ -69,16 +44,10 @@ class _Walker:
         is_trained = self._draw.random() >= self._noise
         if not is_trained:
             direction = self._draw.choice(DIRECTIONS)
-        reasoning = self._note()
+        here = self._walk.here
+        reasoning = f"exits {' '.join(here.exits)} from {here.came_from or NOWHERE}"
         self._walk.move(direction)
         return TextAction(action=f"go {direction}", reasoning=reasoning, is_trained=is_trained)
-
-    def _note(self) -> str:
-        here = self._walk.here
-        note = f"exits {' '.join(here.exits)} from {here.came_from or _NOWHERE}"
-        if self._notes_entry and here.is_dead_end:
-            return f"{note} via {self._walk.before.entry or _NOWHERE}"
-        return f"{note} entry {here.entry or _NOWHERE}" if self._notes_entry and here.is_after_dead_end else note
 
     def _choose(self) -> str:
         """The next exit clockwise from where it came, or another; back only out of a dead end."""
@@ -88,9 +57,3 @@ class _Walker:
         if len(ahead) == 1 or self._draw.random() < self._follow_probability:
             return ahead[0]
         return self._draw.choice(ahead[1:])
-
-
-def _check_shares(**shares: float) -> None:
-    for name, value in shares.items():
-        if not 0.0 <= value <= 1.0:
-            raise ValueError(f"{name} must lie in [0, 1], got {value}")

@@ -8,7 +8,8 @@ import pytest
 from clients.demonstrators import DEMONSTRATORS
 from clients.demonstrators.noisy_oracle import NoisyOracle
 from clients.demonstrators.rooms import Room, Walk
-from clients.demonstrators.wall_follower import WallFollower, Wanderer
+from clients.demonstrators.wall_follower import WallFollower
+from clients.demonstrators.wanderer import Wanderer
 from clients.policies.base import TextAction, TextPolicy
 from longturn.records import StepResult
 from tests.clients.demonstrators.maze import REFUSED, junctions, walk
@@ -44,14 +45,33 @@ def test_a_wanderer_never_turns_back_except_out_of_a_dead_end() -> None:
                 assert action.action != f"go {came_from}"
 
 
-def test_a_wanderer_notes_the_entry_after_a_dead_end_and_does_not_use_it() -> None:
-    choices: Counter[str] = Counter()
+def test_a_wanderer_does_as_it_plans_and_plans_by_flipping_a_coin() -> None:
+    choices: Counter[tuple[str, str]] = Counter()
     for seed in range(60):
         for _, action in play(Wanderer(noise=0.0), seed=seed):
-            if action.reasoning.endswith("from east entry south"):
-                choices[action.action] += 1
-    assert set(choices) == {"go north", "go south"}
-    assert 0.3 < choices["go south"] / choices.total() < 0.7
+            if " from east entry south " in action.reasoning:
+                choices[action.reasoning.rpartition(" ")[2], action.action] += 1
+    assert set(choices) == {("onward", "go north"), ("return", "go south")}
+    assert 0.3 < choices["return", "go south"] / choices.total() < 0.7
+
+
+def test_a_wanderer_makes_no_plan_where_it_has_no_choice() -> None:
+    reasonings = {action.reasoning for seed in range(20) for _, action in play(Wanderer(noise=0.0), seed=seed)}
+    assert "exits east north from east entry start" in reasonings
+    assert "exits east north from east entry north" in reasonings
+
+
+def test_a_wanderer_that_never_returns_finds_the_coin_and_one_that_always_does_so_rarely() -> None:
+    found = {
+        share: sum(
+            play(Wanderer(return_probability=share, noise=0.0), seed=seed, num_rooms=8, num_turns=30)[-1][1].action
+            == "take coin"
+            for seed in range(40)
+        )
+        for share in (0.0, 1.0)
+    }
+    assert found[0.0] == 40
+    assert found[1.0] < 12
 
 
 def test_in_a_dead_end_a_wanderer_notes_how_it_entered_the_room_before() -> None:

@@ -1,0 +1,83 @@
+"""Wanders through mazes of rooms with good notes and no policy.
+
+Its notes hold what is needed to find the way without a map, and it flips a coin where that matters. What imitates it
+reads and writes the notes and succeeds about as seldom, at any temperature: which word of a note to prefer is left to
+reinforcement learning.
+"""
+
+from __future__ import annotations
+
+import random
+
+from clients.demonstrators.rooms import DIRECTIONS, NOWHERE, Walk, check_shares, shows_coin
+from clients.policies.base import TextAction
+from longturn.records import StepResult
+
+ONWARD, RETURN = "onward", "return"
+
+
+class Wanderer:
+    """Takes any exit but the one it came through; back from a dead end, it may leave the way that it first came.
+
+    In a dead end it notes how it entered the room before (`via`), back in that room it repeats this (`entry`): each is
+    a copy out of the note before, which is learned much faster than a look two turns back. Where that leaves a choice,
+    the note ends in a plan, and the action follows it: `onward`, or, with probability `return_probability`, `return`.
+    """
+
+    needs_oracle = False
+
+    def __init__(self, return_probability: float = 0.5, noise: float = 0.04) -> None:
+        """`noise` is the share of arbitrary moves; they show how to go on after a mistake and are not imitated."""
+        check_shares(return_probability=return_probability, noise=noise)
+        self._return_probability = return_probability
+        self._noise = noise
+
+    def begin(self, seed: int) -> _Wandering:
+        """A fresh walk; equal seeds walk equally."""
+        return _Wandering(random.Random(seed), self._return_probability, self._noise)
+
+
+class _Wandering:
+    def __init__(self, draw: random.Random, return_probability: float, noise: float) -> None:
+        self._draw = draw
+        self._return_probability = return_probability
+        self._noise = noise
+        self._walk = Walk()
+        self._plan = ""
+
+    async def act(self, result: StepResult) -> TextAction:
+        if shows_coin(result.observation):
+            return TextAction(action="take coin", reasoning="coin")
+        if self._walk.read(result.observation):
+            self._plan = self._make_plan()
+        direction = self._choose()
+        is_trained = self._draw.random() >= self._noise
+        if not is_trained:
+            direction = self._draw.choice(DIRECTIONS)
+        reasoning = self._note()
+        self._walk.move(direction)
+        return TextAction(action=f"go {direction}", reasoning=reasoning, is_trained=is_trained)
+
+    def _make_plan(self) -> str:
+        here = self._walk.here
+        ahead = here.ahead()
+        if not here.is_after_dead_end or here.entry not in ahead or len(ahead) == 1:
+            return ""
+        return RETURN if self._draw.random() < self._return_probability else ONWARD
+
+    def _note(self) -> str:
+        here = self._walk.here
+        note = f"exits {' '.join(here.exits)} from {here.came_from or NOWHERE}"
+        if here.is_dead_end:
+            return f"{note} via {self._walk.before.entry or NOWHERE}"
+        if here.is_after_dead_end:
+            return f"{note} entry {here.entry or NOWHERE} {self._plan}".rstrip()
+        return note
+
+    def _choose(self) -> str:
+        """As planned; without a plan any exit but the way back, and that only out of a dead end."""
+        here = self._walk.here
+        if self._plan == RETURN and here.entry is not None:
+            return here.entry
+        ahead = [direction for direction in here.ahead() if self._plan != ONWARD or direction != here.entry]
+        return self._draw.choice(ahead or [here.came_from or self._draw.choice(DIRECTIONS)])

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from learner.batch import Batch, BatchTensors, Member
+from learner.diagnostics.cascade import CascadeMeasurement, CascadeTracker
 from learner.diagnostics.staleness import StepSpan, lag
 from learner.diagnostics.turn_entropy import early_late_thirds, entropy_by_turn
 from learner.filters.scores import rv_std_over_mean
@@ -98,6 +99,26 @@ def entropy_measures(pool: BatchTensors, proximal: Scores) -> Measures:
     by_turn = entropy_by_turn(proximal.entropies_N, mask_N, pool.layout)
     measures.update({f"learner/entropy/turn_{index:02d}": value for index, value in enumerate(by_turn)})
     return measures
+
+
+def cascade_measures(tracker: CascadeTracker, measures: Measures, num_episodes: int) -> Measures:
+    """EPO's failure mode, observed on the batch's own episodes; empty where a third of the turns has no token."""
+    names = ("early_third", "late_third", "token_mean")
+    values = [measures.get(f"learner/entropy/{name}") for name in names]
+    early, late, mean = (value if isinstance(value, float) else None for value in values)
+    success = measures.get("learner/episode/success_mean")
+    if early is None or late is None or mean is None or not isinstance(success, int | float):
+        return {}
+    reading = tracker.observe(
+        CascadeMeasurement(
+            early_entropy=early, late_entropy=late, step_entropy=mean, success=success, num_episodes=num_episodes
+        )
+    )
+    return {
+        "learner/cascade/oscillation": reading.oscillation,
+        "learner/cascade/explore_alarm": int(reading.explore_alarm),
+        "learner/cascade/propagate_alarm": int(reading.propagate_alarm),
+    }
 
 
 def update_measures(

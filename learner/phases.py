@@ -25,6 +25,7 @@ from learner.measure_board import MeasureBoard
 from learner.measures import (
     Measures,
     batch_measures,
+    cascade_measures,
     entropy_measures,
     epo_measures,
     lag_measures,
@@ -181,9 +182,13 @@ def _measure_update(
 ) -> None:
     options, limits = parts.update_options, parts.config.alarms
     parts.measures |= entropy_measures(pool, proximal)
+    parts.measures |= cascade_measures(parts.state.cascade, parts.measures, pool.layout.num_trajectories)
     parts.measures |= update_measures(kept, kept_proximal, terms, result, options)
     if options.loss.epo is not None and step is not None:
         parts.measures |= epo_measures(result, terms, options.loss.epo, step)
+    for rule in ("explore", "propagate"):
+        if parts.measures.get(f"learner/cascade/{rule}_alarm"):
+            parts.board.alarm(f"cascade_{rule}")
     distance = parts.measures.get("learner/mismatch/mean_abs_log_weight", 0.0)
     sample_size = parts.measures.get("learner/mismatch/effective_sample_size", 1.0)
     if isinstance(distance, float) and distance > limits.max_mean_abs_log_weight:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from learner.diagnostics.cascade import CascadeTracker
 from learner.diagnostics.regimes import RegimeTracker
 from learner.history import EMPTY_HISTORY
 from learner.length_bias import LengthBiasMeter
@@ -22,6 +23,7 @@ class TrainerState:
     history_digest: str = EMPTY_HISTORY
     entropy_history: EntropyHistory = field(default_factory=EntropyHistory)
     regimes: RegimeTracker = field(default_factory=RegimeTracker)
+    cascade: CascadeTracker = field(default_factory=CascadeTracker)
     length_bias: LengthBiasMeter = field(default_factory=LengthBiasMeter)
     num_trained_turns: int = 0
     num_trained_trajectories: int = 0
@@ -38,6 +40,7 @@ class TrainerState:
             "history_digest": self.history_digest,
             "entropy_history": self.entropy_history.to_state(),
             "regimes": self.regimes.to_state(),
+            "cascade": self.cascade.to_state(),
             "length_bias": self.length_bias.to_state(),
             "num_trained_turns": self.num_trained_turns,
             "num_trained_trajectories": self.num_trained_trajectories,
@@ -55,6 +58,7 @@ class TrainerState:
             history_digest=state["history_digest"],
             entropy_history=EntropyHistory.from_state(state["entropy_history"], history_options),
             regimes=RegimeTracker.from_state(state["regimes"]),
+            cascade=CascadeTracker.from_state(state["cascade"]),
             length_bias=LengthBiasMeter.from_state(state["length_bias"]),
             num_trained_turns=state["num_trained_turns"],
             num_trained_trajectories=state["num_trained_trajectories"],

@@ -20,7 +20,7 @@ class TokenizerConfig(Config):
 
 
 class ModelConfig(Config):
-    """The Qwen2 model that is made when none is given. Full attention: engines differ in how they treat windows."""
+    """The Llama model that is made when none is given. Full attention: engines differ in how they treat windows."""
 
     hidden_size: int = Field(default=96, ge=8)
     """Width."""
@@ -28,6 +28,8 @@ class ModelConfig(Config):
     """Blocks."""
     num_heads: int = Field(default=3, ge=1)
     """Attention heads; must divide hidden_size."""
+    num_kv_heads: int | None = Field(default=None, ge=1)
+    """Heads of keys and values; absent: as many as num_heads, which they must divide. Fewer make decoding cheaper."""
     intermediate_size: int = Field(default=256, ge=8)
     """Width of the feed-forward part."""
     rope_theta: float = Field(default=10_000.0, gt=1)
@@ -39,6 +41,8 @@ class ModelConfig(Config):
     def _check(self) -> Self:
         if self.hidden_size % self.num_heads or (self.hidden_size // self.num_heads) % 2:
             raise ValueError(f"hidden_size {self.hidden_size} does not split into {self.num_heads} heads of even width")
+        if self.num_kv_heads and self.num_heads % self.num_kv_heads:
+            raise ValueError(f"num_kv_heads {self.num_kv_heads} does not divide num_heads {self.num_heads}")
         return self
 
 
@@ -57,14 +61,16 @@ class ImitateConfig(Config):
     """The tokenizer that is trained when none is given."""
     model: ModelConfig = ModelConfig()
     """The model that is made when none is given."""
-    steps: int = Field(default=500, ge=1)
+    steps: int = Field(default=700, ge=1)
     """Updates."""
-    rows_per_step: int = Field(default=4, ge=1)
-    """Episodes per update."""
     short_steps: int = Field(default=400, ge=0)
-    """First updates, which see only a window of every episode: the same is learned for a fifth of the time."""
-    short_tokens: int = Field(default=250, ge=16)
-    """Length of these windows."""
+    """First updates, which see windows of episodes only: the same is learned for a fifth of the time."""
+    rows_per_step: int = Field(default=4, ge=1)
+    """Windows per update."""
+    short_tokens: int = Field(default=300, ge=16)
+    """Length of a window at most."""
+    whole_rows_per_step: int = Field(default=1, ge=0)
+    """Whole episodes per update after the first `short_steps`, beside the windows: they teach long contexts."""
     warmup_steps: int = Field(default=20, ge=0)
     """Updates over which the rates rise."""
     min_rate_ratio: float = Field(default=0.05, ge=0, le=1)

@@ -14,6 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from learner.imitation.config import ImitateConfig
+from learner.imitation.model import output_weight
 from learner.imitation.rows import DemonstrationRow
 from longturn.errors import LongturnError
 
@@ -38,7 +39,7 @@ def action_probabilities(model: PreTrainedModel, rows: Sequence[DemonstrationRow
     for row in rows:
         hidden_TD = model.get_decoder()(input_ids=torch.tensor([row.ids]), use_cache=False).last_hidden_state[0]
         for place in row.completions:
-            logits = hidden_TD[place.start - 1 : place.end - 1] @ model.get_output_embeddings().weight.T
+            logits = hidden_TD[place.start - 1 : place.end - 1] @ output_weight(model).T
             logprobs = logits.float().log_softmax(-1)
             ids = torch.tensor(row.ids[place.start : place.end])
             by_kind[place.kind].append(float(logprobs.gather(1, ids[:, None]).sum().exp()))

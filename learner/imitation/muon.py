@@ -28,13 +28,13 @@ class Muon(torch.optim.Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._update(parameter, group)
+                    self._update(parameter, parameter.grad, group)
 
-    def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
+    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]
         buffer = state.setdefault("momentum_buffer", torch.zeros_like(parameter))
-        buffer.lerp_(parameter.grad, 1.0 - group["momentum"])
-        direction = orthogonalise(parameter.grad.lerp(buffer, group["momentum"]))
+        buffer.lerp_(gradient, 1.0 - group["momentum"])
+        direction = orthogonalise(gradient.lerp(buffer, group["momentum"]))
         aspect = max(1.0, parameter.shape[0] / parameter.shape[1]) ** 0.5
         parameter.add_(direction, alpha=-group["lr"] * aspect)
 

@@ -39,7 +39,7 @@ class RowBuilder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._tag = {tag: tokenizer.token_to_id(tag) for tag in _ALL_TAGS}
+        self._tag = {tag: _tag_id(tokenizer, tag) for tag in _ALL_TAGS}
         self._encode = lru_cache(maxsize=65_536)(self._encode_text)
 
     def build(self, trajectory: Trajectory) -> DemonstrationRow:
@@ -74,6 +74,13 @@ class RowBuilder:
 
 
 _ALL_TAGS = (OBSERVATION_TAG, THINK_TAG, THINK_END_TAG, ACTION_TAG, ACTION_END_TAG)
+
+
+def _tag_id(tokenizer: Tokenizer, tag: str) -> int:
+    index = tokenizer.token_to_id(tag)
+    if index is None:
+        raise ConfigError(f"imitate.tokenizer_path: the tokenizer has no token {tag}")
+    return index
 
 
 def _kind(turn: Turn) -> str:

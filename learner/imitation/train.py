@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import random
 import time
@@ -13,16 +14,16 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from learner.imitation.config import ImitateConfig
+from learner.imitation.model import output_weight
 from learner.imitation.muon import Muon
 from learner.imitation.rows import DemonstrationRow
-from learner.imitation.windows import cut_window
+from learner.imitation.windows import Window, cut_window
 from learner.schedule import RateSchedule
 from longturn.errors import LongturnError
 from longturn.metrics import MetricsFile
 
 logger = logging.getLogger(__name__)
 
-_LENGTH_BUCKET_STEPS = 8
 _REPORT_STEPS = 25
 
 
@@ -38,14 +39,12 @@ def imitate_rows(
         min_ratio=config.min_rate_ratio,
         total_steps=config.steps,
     )
-    batches, draw = _batches(rows, config), random.Random(config.seed)
+    batches = _batches(rows, config)
     model.train()
     started_s, recent = time.monotonic(), list[float]()
     for step in range(config.steps):
         _set_rates(optimizers, config, schedule.rate(step))
-        limit = config.short_tokens if step < config.short_steps else max(len(row.ids) for row in rows)
-        windows = [cut_window(row, limit, draw) for row in next(batches)]
-        recent.append(_update(model, windows, optimizers))
+        recent.append(_update(model, next(batches), optimizers))
         recent = recent[-_REPORT_STEPS:]
         if (step + 1) % _REPORT_STEPS == 0 or step + 1 == config.steps:
             _report(step + 1, config.steps, recent, time.monotonic() - started_s, metrics)
@@ -55,7 +54,7 @@ def imitate_rows(
 
 def _optimizers(model: PreTrainedModel, config: ImitateConfig) -> tuple[Muon, torch.optim.AdamW]:
     """Muon for the matrices between the layers, AdamW for embeddings, norms and biases."""
-    embeddings = {id(model.get_input_embeddings().weight), id(model.get_output_embeddings().weight)}
+    embeddings = {id(model.get_input_embeddings().weight), id(output_weight(model))}
     matrices = [p for p in model.parameters() if p.dim() == 2 and id(p) not in embeddings]
     chosen = {id(p) for p in matrices}
     rest = [p for p in model.parameters() if id(p) not in chosen]
@@ -71,32 +70,31 @@ def _set_rates(optimizers: tuple[Muon, torch.optim.AdamW], config: ImitateConfig
             group["lr"] = rate * share
 
 
-def _batches(rows: Sequence[DemonstrationRow], config: ImitateConfig) -> Iterator[list[DemonstrationRow]]:
-    """Episodes in random order, those of similar length together: padding costs more than its share."""
+def _batches(rows: Sequence[DemonstrationRow], config: ImitateConfig) -> Iterator[list[list[Window]]]:
+    """For each update its micro-batches of rows that are about equally long, since padding costs."""
     draw = random.Random(config.seed)
-    size = config.rows_per_step
+    wholes = _reshuffled(rows, draw)
+    for step in itertools.count():
+        windows = [cut_window(row, config.short_tokens, draw) for row in draw.choices(rows, k=config.rows_per_step)]
+        num_wholes = 0 if step < config.short_steps else config.whole_rows_per_step
+        yield [windows, *([(row.ids, row.response_mask)] for row in itertools.islice(wholes, num_wholes))]
+
+
+def _reshuffled(rows: Sequence[DemonstrationRow], draw: random.Random) -> Iterator[DemonstrationRow]:
     while True:
-        order = draw.sample(range(len(rows)), len(rows))
-        batches: list[list[DemonstrationRow]] = []
-        for start in range(0, len(order), size * _LENGTH_BUCKET_STEPS):
-            chunk = [rows[index] for index in order[start : start + size * _LENGTH_BUCKET_STEPS]]
-            chunk.sort(key=lambda row: len(row.ids))
-            batches += [chunk[at : at + size] for at in range(0, len(chunk), size)]
-        draw.shuffle(batches)
-        yield from batches
+        yield from draw.sample(rows, len(rows))
 
 
 def _update(
-    model: PreTrainedModel,
-    windows: Sequence[tuple[Sequence[int], Sequence[bool]]],
-    optimizers: tuple[Muon, torch.optim.AdamW],
+    model: PreTrainedModel, micro_batches: Sequence[Sequence[Window]], optimizers: tuple[Muon, torch.optim.AdamW]
 ) -> float:
-    ids_BT, mask_BT = _padded(windows)
-    hidden_BTD = model.get_decoder()(input_ids=ids_BT[:, :-1], use_cache=False).last_hidden_state
-    trained = mask_BT[:, 1:]
-    logits_NV = hidden_BTD[trained] @ model.get_output_embeddings().weight.T
-    loss = functional.cross_entropy(logits_NV, ids_BT[:, 1:][trained])
-    loss.backward()
+    """One step on the mean over all imitated tokens of all micro-batches; the mean loss."""
+    num_trained = sum(sum(mask[1:]) for windows in micro_batches for _, mask in windows)
+    loss = torch.zeros(())
+    for windows in micro_batches:
+        part = _summed_loss(model, windows) / max(1, num_trained)
+        part.backward()
+        loss += part.detach()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     for optimizer in optimizers:
         optimizer.step()
@@ -104,14 +102,22 @@ def _update(
     return _finite(loss)
 
 
+def _summed_loss(model: PreTrainedModel, windows: Sequence[Window]) -> Tensor:
+    ids_BT, mask_BT = _padded(windows)
+    hidden_BTD = model.get_decoder()(input_ids=ids_BT[:, :-1], use_cache=False).last_hidden_state
+    trained = mask_BT[:, 1:]
+    logits_NV = hidden_BTD[trained] @ output_weight(model).T
+    return functional.cross_entropy(logits_NV, ids_BT[:, 1:][trained], reduction="sum")
+
+
 def _finite(loss: Tensor) -> float:
-    value = float(loss.detach())
+    value = float(loss)
     if not torch.isfinite(loss):
         raise LongturnError(f"the imitation loss is {value}; lower imitate.muon_rate and imitate.adamw_rate")
     return value
 
 
-def _padded(windows: Sequence[tuple[Sequence[int], Sequence[bool]]]) -> tuple[Tensor, Tensor]:
+def _padded(windows: Sequence[Window]) -> tuple[Tensor, Tensor]:
     """Ids and response mask, B x T, padded at the end, where causal attention never looks."""
     num_tokens = max(len(ids) for ids, _ in windows)
     ids_BT = torch.zeros(len(windows), num_tokens, dtype=torch.long)

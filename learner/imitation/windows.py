@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import bisect
 import random
+from collections.abc import Sequence
 
 from learner.imitation.rows import DemonstrationRow
+
+Window = tuple[Sequence[int], Sequence[bool]]
+"""Ids and response mask."""
 
 _END_SHARE = 0.2
 """Share of windows at either end of the episode, whose turns uniformly placed windows would see least."""
@@ -17,8 +21,8 @@ _CONTEXT_TURNS = 3
 """First turns of a window that are read, not imitated: what they depend on may lie before it."""
 
 
-def cut_window(row: DemonstrationRow, num_tokens: int, draw: random.Random) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-    """Ids and response mask of a window of at most `num_tokens` (at least one turn); short episodes stay whole."""
+def cut_window(row: DemonstrationRow, num_tokens: int, draw: random.Random) -> Window:
+    """A window of at most `num_tokens` (at least one turn); short episodes stay whole."""
     if len(row.ids) <= num_tokens:
         return row.ids, row.response_mask
     bounds = (*row.turn_starts, len(row.ids))

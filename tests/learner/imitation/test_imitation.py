@@ -13,7 +13,7 @@ from learner.imitation.command import run_imitation
 from learner.imitation.config import ImitateConfig, ModelConfig, TokenizerConfig
 from learner.imitation.muon import orthogonalise
 from learner.imitation.rows import RowBuilder, texts_of
-from learner.imitation.tokenizer import train_tokenizer
+from learner.imitation.tokenizer import read_tokenizer, train_tokenizer
 from longturn.errors import ConfigError, LongturnError
 from longturn.records import EpisodeStatus, Task, Trajectory, Turn
 from longturn.tag_format import TAGS
@@ -99,6 +99,7 @@ def test_the_written_folder_loads_in_transformers_and_imitates(demonstrations: P
     model = AutoModelForCausalLM.from_pretrained(config.out)
     prompt = "<obs>The lamp is green.<think>it is green</think><action>"
     ids = tokenizer(prompt, return_tensors="pt").input_ids
+    assert ids[0].tolist() == read_tokenizer(config.out).encode(prompt).ids
     said = model.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :]
     assert tokenizer.decode(said).startswith("say green</action>")
     summary = json.loads((config.out / "imitation_summary.json").read_text())

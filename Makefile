@@ -33,8 +33,10 @@ $(VENV)/.installed: pyproject.toml constraints/tested.txt
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or 3.12 found: install one, or run make PYTHON=/path/to/python"; exit 2; }
 	@command -v cc >/dev/null || { echo "no C compiler found (the interpreter of the games is built from source): install gcc and make"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints/tested.txt --editable '.[all,dev]'
-	touch $@
+	@echo "installing into $(VENV); the first time takes some minutes"
+	@$(BIN)/python -m pip install --quiet --constraint constraints/tested.txt --editable '.[all,dev]' \
+	  && echo "installed in $$SECONDS s"
+	@touch $@
 
 train: install
 	if [ -e runs/$(RUN)/config.toml ]; then $(BIN)/longturn train --resume runs/$(RUN); \

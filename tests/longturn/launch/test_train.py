@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ import pytest
 
 from tests.longturn.launch.test_child import wait_until
 
+ROOT = Path(__file__).resolve().parents[3]
 ECHO = Path(__file__).with_name("echo.toml")
 
 
@@ -109,23 +111,49 @@ def test_a_resumed_run_keeps_its_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_whole_run_ends_with_a_summary_and_a_report_and_survives_a_killed_daemon(tmp_path: Path) -> None:
-    process = train(tmp_path, "--config", str(ECHO), "--set", "learner.batch.num_batches=6")
+@pytest.mark.timeout(900)
+def test_a_run_whose_daemons_are_all_killed_once_ends_well_and_trained_every_group_once(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "echo"
-    rows = folder / "metrics" / "learner.jsonl"
-    wait_until(lambda: process.poll() is not None or (rows.exists() and rows.read_text()), budget_s=400.0)
-    os.kill(json.loads((folder / "ready" / "learner.json").read_text())["pid"], signal.SIGKILL)
-    code, stdout, stderr = ended(process)
+    with train(tmp_path, "--config", str(ECHO), "--set", "learner.batch.num_batches=40") as process:
+        for number, name in enumerate(("learner", "actors", "engine", "env_server")):
+            wait_until(
+                lambda number=number: process.poll() is not None or num_rows(folder) > 3 * number, budget_s=300.0
+            )
+            os.kill(json.loads((folder / "ready" / f"{name}.json").read_text())["pid"], signal.SIGKILL)
+        code, stdout, stderr = ended(process)
     assert code == 0, stdout + stderr
     assert "learner ended by signal 9; restart 1 of 5" in stdout
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary["held_out"]["after"]["episodes"] == 4
+    assert summary["batches_trained"] == 40
+    assert set(summary["restarts"]) == {"learner", "actors", "engine", "env_server"}
     assert summary["held_out_greedy"]["paired"]["episodes"] == 4
-    assert summary["batches_trained"] == 6
-    assert summary["trained_episodes"] == 24
-    assert summary["restarts"] == {"learner": 1}
+    audit = [sys.executable, "-m", "learner.ledger.audit", str(folder)]
+    result = subprocess.run(audit, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
     report = (folder / "report.html").read_text()
     for title in ("Entropy and the EPO corridor", "Staleness of the data", "Who waited for whom"):
         assert title in report
     assert processes_of(tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_run_that_was_killed_as_a_whole_goes_on_where_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "echo"
+    with train(tmp_path, "--config", str(ECHO), "--set", "learner.batch.num_batches=20") as process:
+        wait_until(functools.partial(has_finished_or_trained, process, folder, 3), budget_s=300.0)
+        process.kill()
+    wait_until(lambda: processes_of(tmp_path) == [])
+    with train(tmp_path, "--resume", str(folder)) as process:
+        code, stdout, stderr = ended(process)
+    assert code == 0, stdout + stderr
+    assert "imitation: done before" in stdout
+    assert json.loads((folder / "summary.json").read_text())["batches_trained"] == 20
+    audit = [sys.executable, "-m", "learner.ledger.audit", str(folder)]
+    assert subprocess.run(audit, cwd=ROOT, capture_output=True).returncode == 0
+
+
+def has_finished_or_trained(process: subprocess.Popen[str], folder: Path, num_batches: int) -> bool:
+    """Whether the run ended, or its learner has finished more batches than that."""
+    path = folder / "metrics" / "learner.jsonl"
+    return process.poll() is not None or (path.exists() and len(path.read_text().splitlines()) > num_batches)

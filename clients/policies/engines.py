@@ -68,6 +68,11 @@ class EngineRegistry:
         """Whether every version was confirmed; always true outside a run."""
         return not self.is_announced or self._confirmed.issuperset(versions)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether a learner says which engines there are and now names none; that may pass."""
+        return self.is_announced and not self._engines
+
     async def wait_change(self, timeout_s: float) -> bool:
         """Wait for the next announcement; False after `timeout_s` without one."""
         changed = self._changed

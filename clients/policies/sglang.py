@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -116,7 +117,7 @@ class SglangPolicy:
         turn = _Turn(prompt_ids=tuple(prompt_ids), sampling=sampling, episode_key=episode_key, turn_index=turn_index)
         deadline_s = time.monotonic() + self._config.turn_budget_s
         while True:
-            engine = self._engines.choose(episode_key, avoid=turn.avoid)
+            engine = await self._engine(turn, deadline_s)
             try:
                 segment = await self._confirmed_segment(engine, turn)
             except UnreachableError as error:
@@ -126,6 +127,18 @@ class SglangPolicy:
             if segment.finish_reason is not FinishReason.ABORT or turn.num_left <= 0:
                 return await self._finished(turn, engine, segment.finish_reason)
             await self._after_abort(turn, segment, deadline_s)
+
+    async def _engine(self, turn: _Turn, deadline_s: float) -> Engine:
+        """The turn's engine; while the learner names none, the turn waits for one until its deadline."""
+        if self._engines.is_empty:
+            with self._wait.waiting("no engine is in rotation"):
+                while self._engines.is_empty:
+                    if not await self._engines.wait_change(deadline_s - time.monotonic()):
+                        budget_s = self._config.turn_budget_s
+                        raise PolicyError(
+                            f"{turn.label}: no engine came into rotation within {budget_s:g} s", reason="NO_ENGINE"
+                        )
+        return self._engines.choose(turn.episode_key, avoid=turn.avoid)
 
     async def _finished(self, turn: _Turn, engine: Engine, finish_reason: FinishReason) -> Completion:
         return Completion(
@@ -141,14 +154,20 @@ class SglangPolicy:
     async def _confirmed_segment(self, engine: Engine, turn: _Turn) -> Segment:
         """A segment whose versions the learner confirmed; the engine may know of a new one before the pool does."""
         segment = segment_from_reply(await self._post(engine, turn), who=turn.label)
+        if segment.is_versioned and min(segment.versions, default=math.inf) < (engine.policy_version or 0):
+            # Weights that the engine had replaced before the request was sent: it was started again meanwhile.
+            self._discard(turn, segment, "stale")
+            cause = f"{engine.url} fell back behind version {engine.policy_version}, which it had confirmed"
+            raise UnreachableError(cause, reason="STALE_VERSION")
         if segment.token_ids and not await self._is_confirmed(segment):
-            self._metrics.count("actors/turn/discarded_unconfirmed")
-            logger.warning(
-                "turn discarded",
-                extra={"episode": turn.episode_key, "reason": "UNCONFIRMED_VERSION", "versions": segment.versions},
-            )
+            self._discard(turn, segment, "unconfirmed")
             raise UnreachableError(f"{engine.url} serves a version that was not announced", reason="UNCONFIRMED")
         return segment
+
+    def _discard(self, turn: _Turn, segment: Segment, why: str) -> None:
+        self._metrics.count(f"actors/turn/discarded_{why}")
+        fields = {"episode": turn.episode_key, "reason": f"{why.upper()}_VERSION", "versions": segment.versions}
+        logger.warning("turn discarded", extra=fields)
 
     async def _is_confirmed(self, segment: Segment) -> bool:
         if not self._engines.is_announced:

@@ -17,6 +17,7 @@ from clients.policies.sglang import SglangPolicy
 from longturn.errors import PolicyError
 from longturn.metrics import Metrics
 from longturn.records import FinishReason, PolicySpan, SamplingParams
+from longturn.status import StatusBoard
 from tests.clients.scripted_engine import Answer, Ask, ScriptedEngine, refuse, serving_engine
 from tests.clients.waiting import until
 
@@ -32,12 +33,15 @@ def _script(ask: Ask) -> list[int]:
 
 @asynccontextmanager
 async def _policy(
-    *engines: ScriptedEngine, registry: EngineRegistry | None = None, **settings: float
+    *engines: ScriptedEngine,
+    registry: EngineRegistry | None = None,
+    board: StatusBoard | None = None,
+    **settings: float,
 ) -> AsyncIterator[tuple[SglangPolicy, Metrics]]:
     metrics = Metrics()
     config = SglangConfig.model_validate({"turn_budget_s": 20.0, "request_timeout_s": 5.0, **settings})
     known = registry or EngineRegistry([Engine(url=engine.url, api_key="secret") for engine in engines])
-    async with SglangPolicy(config, engines=known, stop_token_ids=(109,), metrics=metrics) as policy:
+    async with SglangPolicy(config, engines=known, stop_token_ids=(109,), metrics=metrics, board=board) as policy:
         yield policy, metrics
 
 
@@ -256,6 +260,72 @@ def test_a_new_epoch_does_not_confirm_what_the_old_one_left_open() -> None:
                 await turn
                 assert len(engine.asks) == 2
                 assert metrics.snapshot()["actors/turn/discarded_unconfirmed"] == 1
+
+    asyncio.run(main())
+
+
+def test_a_turn_waits_while_no_engine_is_announced_and_says_so() -> None:
+    async def main() -> None:
+        board = StatusBoard("actors", Metrics())
+        async with serving_engine(_script) as engine:
+            registry = _announced(engine, 0)
+            registry.announce([], policy_version=0, run_epoch=1)
+            async with _policy(registry=registry, board=board) as (policy, _):
+                turn = asyncio.create_task(_complete(policy))
+                await until(lambda: board.snapshot().waits or turn.done())
+                [wait] = board.snapshot().waits
+                assert (wait.peer, wait.reason) == ("engine", "no engine is in rotation")
+                registry.announce([Engine(url=engine.url, policy_version=0)], policy_version=0, run_epoch=1)
+                assert (await turn).token_ids == IDS
+                assert not board.snapshot().waits
+
+    asyncio.run(main())
+
+
+def test_a_turn_that_gets_no_engine_within_its_budget_fails() -> None:
+    async def main() -> None:
+        registry = EngineRegistry()
+        registry.announce([], policy_version=0, run_epoch=1)
+        async with _policy(registry=registry, turn_budget_s=0.2) as (policy, _):
+            with pytest.raises(PolicyError, match=r"episode-1, turn 4.*within 0\.2 s") as error:
+                await _complete(policy)
+            assert error.value.reason == "NO_ENGINE"
+
+    asyncio.run(main())
+
+
+def test_weights_that_an_engine_had_replaced_before_the_request_are_discarded() -> None:
+    async def main() -> None:
+        async with serving_engine(_script) as engine:
+            registry = _announced(engine, 4)
+            registry.announce([Engine(url=engine.url, policy_version=5)], policy_version=5, run_epoch=1)
+            async with _policy(registry=registry) as (policy, metrics):
+
+                def restart(ask: Ask, answer: Answer) -> Answer:
+                    spans = (("4", 0, 3), ("5", 3, 10)) if not engine.answers else (("5", 0, 10),)
+                    return Answer(answer.ids, versions=spans)
+
+                engine.interfere = restart
+                completion = await _complete(policy)
+            assert completion.policy_spans == (PolicySpan(start=0, end=10, policy_version=5),)
+            assert metrics.snapshot()["actors/turn/discarded_stale"] == 1
+
+    asyncio.run(main())
+
+
+def test_a_version_that_was_current_when_the_request_was_sent_is_data() -> None:
+    async def main() -> None:
+        async with serving_engine(_script) as engine:
+            registry = _announced(engine, 4)
+            async with _policy(registry=registry) as (policy, metrics):
+                engine.hold.clear()
+                engine.weight_version = "4"
+                turn = asyncio.create_task(_complete(policy))
+                await until(lambda: engine.asks)
+                registry.announce([Engine(url=engine.url, policy_version=5)], policy_version=5, run_epoch=1)
+                engine.hold.set()
+                assert (await turn).policy_spans == (PolicySpan(start=0, end=10, policy_version=4),)
+                assert "actors/turn/discarded_stale" not in metrics.snapshot()
 
     asyncio.run(main())
 

@@ -116,9 +116,8 @@ def test_a_run_whose_daemons_are_all_killed_once_ends_well_and_trained_every_gro
     folder = tmp_path / "runs" / "echo"
     with train(tmp_path, "--config", str(ECHO), "--set", "learner.batch.num_batches=40") as process:
         for number, name in enumerate(("learner", "actors", "engine", "env_server")):
-            wait_until(
-                lambda number=number: process.poll() is not None or num_rows(folder) > 3 * number, budget_s=300.0
-            )
+            has_moved_on = functools.partial(has_finished_or_trained, process, folder, 3 * number)
+            wait_until(has_moved_on, budget_s=300.0)
             os.kill(json.loads((folder / "ready" / f"{name}.json").read_text())["pid"], signal.SIGKILL)
         code, stdout, stderr = ended(process)
     assert code == 0, stdout + stderr

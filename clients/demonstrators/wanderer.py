@@ -19,9 +19,11 @@ ONWARD, RETURN = "onward", "return"
 class Wanderer:
     """Takes any exit but the one it came through; back from a dead end, it may leave the way that it first came.
 
-    In a dead end it notes how it entered the room before (`via`), back in that room it repeats this (`entry`): each is
-    a copy out of the note before, which is learned much faster than a look two turns back. Where that leaves a choice,
-    the note ends in a plan, and the action follows it: `onward`, or, with probability `return_probability`, `return`.
+    In a dead end it notes how it entered the room before (`via`). Back in that room, where that leaves a choice, its
+    note ends in a plan with the direction that it means: `onward`, or, with probability `return_probability`, `return`
+    by the way noted. Every word follows from the newest observation and the note before, and the action repeats the
+    last one, so that all but the coin flips can be learned; a plan without its direction could not: together with the
+    way noted it decides, alone it says nothing.
     """
 
     needs_oracle = False
@@ -43,7 +45,8 @@ class _Wandering:
         self._return_probability = return_probability
         self._noise = noise
         self._walk = Walk()
-        self._plan = ""
+        self._plan: tuple[str, str] | None = None
+        """Word and direction."""
 
     async def act(self, result: StepResult) -> TextAction:
         if shows_coin(result.observation):
@@ -58,26 +61,25 @@ class _Wandering:
         self._walk.move(direction)
         return TextAction(action=f"go {direction}", reasoning=reasoning, is_trained=is_trained)
 
-    def _make_plan(self) -> str:
+    def _make_plan(self) -> tuple[str, str] | None:
         here = self._walk.here
-        ahead = here.ahead()
-        if not here.is_after_dead_end or here.entry not in ahead or len(ahead) == 1:
-            return ""
-        return RETURN if self._draw.random() < self._return_probability else ONWARD
+        others = [direction for direction in here.ahead() if direction != here.entry]
+        if not here.is_after_dead_end or here.entry not in here.ahead() or not others:
+            return None
+        if self._draw.random() < self._return_probability:
+            return RETURN, here.entry
+        return ONWARD, self._draw.choice(others)
 
     def _note(self) -> str:
         here = self._walk.here
         note = f"exits {' '.join(here.exits)} from {here.came_from or NOWHERE}"
         if here.is_dead_end:
             return f"{note} via {self._walk.before.entry or NOWHERE}"
-        if here.is_after_dead_end:
-            return f"{note} entry {here.entry or NOWHERE} {self._plan}".rstrip()
-        return note
+        return " ".join((note, *(self._plan or ())))
 
     def _choose(self) -> str:
         """As planned; without a plan any exit but the way back, and that only out of a dead end."""
+        if self._plan is not None:
+            return self._plan[1]
         here = self._walk.here
-        if self._plan == RETURN and here.entry is not None:
-            return here.entry
-        ahead = [direction for direction in here.ahead() if self._plan != ONWARD or direction != here.entry]
-        return self._draw.choice(ahead or [here.came_from or self._draw.choice(DIRECTIONS)])
+        return self._draw.choice(here.ahead() or [here.came_from or self._draw.choice(DIRECTIONS)])

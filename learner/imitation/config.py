@@ -15,7 +15,7 @@ class TokenizerConfig(Config):
 
     vocab_size: int = Field(default=1536, ge=300)
     """Entries, tags and the 256 bytes included."""
-    isolate: tuple[str, ...] = (r"(?:\bgo | from | )?\b(?:north|south|east|west)\b",)
+    isolate: tuple[str, ...] = (r"(?:\bgo | from | via | )?\b(?:north|south|east|west)\b",)
     """Regular expressions whose matches become pieces of their own, so that no longer piece swallows them."""
 
 

@@ -26,9 +26,10 @@ def demonstrations(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def settings(out: Path, **changes: object) -> ImitateConfig:
     values: dict[str, object] = {
         "out": out,
-        "steps": 250,
+        "steps": 300,
         "short_steps": 150,
         "short_tokens": 64,
+        "rows_per_step": 12,
         "held_out_episodes": 8,
         "model": MODEL,
         "tokenizer": TokenizerConfig(vocab_size=400),

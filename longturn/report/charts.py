@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from longturn.report.run_folder import Series
 
-_COLOURS = ("#1f5fa8", "#c44e2c", "#3c8a4e", "#7d5ba6", "#8a6d1f")
+_COLOURS = ("#1f5fa8", "#c44e2c", "#3c8a4e", "#7d5ba6", "#b08c1f", "#5a5a5a")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,7 @@ def draw(chart: Chart) -> str:
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(5.6, 3.1), layout="constrained")
     FigureCanvasSVG(figure)
@@ -69,6 +70,7 @@ def draw(chart: Chart) -> str:
         below, above = max(0.0, point.value - point.low), max(0.0, point.high - point.value)
         axes.errorbar([point.position], [point.value], yerr=[[below], [above]], fmt="o", color="#222222", capsize=3)
     axes.set_xlabel(chart.axis)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if chart.is_share:
         axes.set_ylim(-0.03, 1.03)
     axes.grid(visible=True, color="#e6e6e6", linewidth=0.6)

@@ -10,7 +10,7 @@ from longturn.report.evaluations import Evaluation, read_evaluations
 from longturn.report.ledger import BatchFacts
 from longturn.report.run_folder import Row, Series, series
 
-_PHASES = ("wait_actors", "score", "update", "publish", "probe", "checkpoint")
+_PHASES = ("wait_actors", "score", "update", "wait_engine", "probe", "checkpoint")
 _WINDOW_S = 10.0
 
 

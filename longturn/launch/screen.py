@@ -38,11 +38,10 @@ class Eta:
             self._points.append((now_s, done))
         while len(self._points) > 2 and now_s - self._points[0][0] > _RATE_WINDOW_S:
             self._points.popleft()
-        (first_s, first), (last_s, last) = self._points[0], self._points[-1]
+        (first_s, first), (_, last) = self._points[0], self._points[-1]
         if last <= first or total <= done:
             return 0.0 if total and total <= done else None
-        per_unit_s = (last_s - first_s) / (last - first)
-        return max(0.0, (total - last) * per_unit_s - (now_s - last_s))
+        return (total - last) * (now_s - first_s) / (last - first)
 
 
 class Screen:

@@ -49,7 +49,7 @@ def test_the_eta_follows_the_rate() -> None:
     eta = Eta()
     assert eta.left_s(0, 10, 0.0) is None
     assert eta.left_s(2, 10, 20.0) == pytest.approx(80.0)
-    assert eta.left_s(2, 10, 30.0) == pytest.approx(70.0)
+    assert eta.left_s(2, 10, 30.0) == pytest.approx(120.0)
     assert eta.left_s(10, 10, 100.0) == 0.0
 
 

@@ -61,19 +61,21 @@ class GroupTable:
         self, holder: bytes, *, slots_below: int, training_step: int, max_members: int | None
     ) -> Assignment | None:
         """Hand the most urgent group to `holder`: one that lost its holder, evaluation, a slot whose group failed, a
-        new slot below `slots_below`; None if there is none, or if it has more missing members than `max_members`.
-        `training_step` is that of the announced version.
+        new slot; None if there is none, or if it has more missing members than `max_members`. Of training slots only
+        those below `slots_below` count: after a restart later ones may already be open. `training_step` is that of the
+        announced version.
         """
-        for group_id in self._unheld():
+        for group_id in self._unheld(slots_below):
             if max_members is not None and len(self._missing(group_id)) > max_members:
                 return None
             assignment = self._reassign(group_id, holder, training_step)
             if assignment is not None:
                 return assignment
         slot = self._connection.execute(
-            "SELECT slot_id, group_size FROM slots WHERE state = 'OPEN' AND NOT EXISTS "
-            "(SELECT 1 FROM groups WHERE groups.slot_id = slots.slot_id AND groups.state = 'OPEN') "
-            "ORDER BY purpose, batch, position LIMIT 1"
+            "SELECT slot_id, group_size FROM slots WHERE state = 'OPEN' AND (purpose = 'EVAL' OR position < ?) "
+            "AND NOT EXISTS (SELECT 1 FROM groups WHERE groups.slot_id = slots.slot_id AND groups.state = 'OPEN') "
+            "ORDER BY purpose, batch, position LIMIT 1",
+            (slots_below,),
         ).fetchone()
         size = slot["group_size"] if slot else self._rules.group_size
         if max_members is not None and size > max_members:
@@ -81,10 +83,11 @@ class GroupTable:
         slot_id = slot["slot_id"] if slot else self._new_train_slot(slots_below)
         return None if slot_id is None else self._issue(slot_id, holder)
 
-    def _unheld(self) -> list[str]:
+    def _unheld(self, slots_below: int) -> list[str]:
         rows = self._connection.execute(
             "SELECT group_id FROM groups JOIN slots USING (slot_id) WHERE groups.state = 'OPEN' AND holder IS NULL "
-            "ORDER BY purpose, batch, position"
+            "AND (purpose = 'EVAL' OR position < ?) ORDER BY purpose, batch, position",
+            (slots_below,),
         )
         return [row["group_id"] for row in rows]
 
@@ -132,11 +135,14 @@ class GroupTable:
         return self._start_attempt(group_id, 0, tuple(range(slot["group_size"])), holder)
 
     def _reassign(self, group_id: str, holder: bytes, training_step: int) -> Assignment | None:
-        """Start the next attempt of an open group; None if it failed because its first member started too long ago."""
+        """Start the next attempt of an open group; None if it failed because the weights of its first member are too
+        far away: too long ago, or lost in a restart and not yet trained again.
+        """
         group = self._connection.execute("SELECT attempt FROM groups WHERE group_id = ?", (group_id,)).fetchone()
         first_step = self._first_step(group_id)
-        if first_step is not None and training_step > first_step + _MAX_START_SPREAD_STEPS:
-            self.fail(group_id, group["attempt"], "RETRY_TOO_LATE", "the policy moved on before the group was complete")
+        if first_step is not None and abs(training_step - first_step) > _MAX_START_SPREAD_STEPS:
+            message = f"its first member started at training step {first_step}, the policy is at {training_step}"
+            self.fail(group_id, group["attempt"], "RETRY_TOO_LATE", message)
             return None
         return self._start_attempt(group_id, group["attempt"] + 1, self._missing(group_id), holder)
 
@@ -195,8 +201,8 @@ class GroupTable:
             "SELECT MAX(policy_version), training_step FROM versions WHERE training_step <= ?",
             (first_step + _MAX_START_SPREAD_STEPS,),
         ).fetchone()
-        # The next version to be given out will hold the next training step, which is still near enough.
-        return newest + 1 if newest_step == first_step else newest
+        # Versions to be given out next hold the next training steps, of which some are still near enough.
+        return newest + first_step + _MAX_START_SPREAD_STEPS - newest_step
 
     # -- what comes back
 
@@ -287,13 +293,17 @@ class GroupTable:
             "UPDATE groups SET holder = NULL WHERE state = 'OPEN' AND holder = ?", (holder,)
         ).rowcount
 
-    def open_groups(self, holder: bytes | None = None, *, older_than_s: float = 0.0) -> list[OpenGroup]:
-        """Groups that are being played, by one holder or by all, whose attempt is older than `older_than_s`."""
+    def open_groups(self, holder: bytes | None = None, *, older_than_s: float | None = None) -> list[OpenGroup]:
+        """Groups that are being played, by one holder or by all, whose attempt is older than `older_than_s`.
+
+        No attempt is older than the run epoch: while no learner ran, nobody could have ended it.
+        """
         rows = self._connection.execute(
             "SELECT groups.group_id, groups.attempt, groups.holder, attempts.issued_s FROM groups "
             "JOIN attempts USING (group_id, attempt) WHERE state = 'OPEN' AND groups.holder IS NOT NULL "
-            "AND (?1 IS NULL OR groups.holder = ?1) AND attempts.issued_s <= ?2",
-            (holder, self._clock() - older_than_s),
+            "AND (?1 IS NULL OR groups.holder = ?1) AND (?2 IS NULL OR "
+            "MAX(attempts.issued_s, (SELECT COALESCE(MAX(started_s), 0) FROM epochs)) <= ?2)",
+            (holder, None if older_than_s is None else self._clock() - older_than_s),
         )
         return [OpenGroup(**dict(row)) for row in rows]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +26,13 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "admission.json"
 ENTRIES = tuple(TaskEntry(task=Task(environment="scripted", task_id=f"task-{index}"), seed=index) for index in range(5))
 
 
-def open_ledger(path: Path, *, max_slot_failures: int = 2, facts: dict[str, str] | None = None) -> Ledger:
+def open_ledger(
+    path: Path,
+    *,
+    max_slot_failures: int = 2,
+    facts: dict[str, str] | None = None,
+    clock: Callable[[], float] = time.time,
+) -> Ledger:
     schedule = TaskSchedule(ENTRIES, run_seed=1, is_shuffled=True)
     return Ledger(
         path,
@@ -34,6 +41,7 @@ def open_ledger(path: Path, *, max_slot_failures: int = 2, facts: dict[str, str]
         group_size=2,
         max_slot_failures=max_slot_failures,
         task_of_slot=schedule.entry,
+        clock=clock,
     )
 
 
@@ -189,6 +197,71 @@ def test_a_member_is_retried_within_one_training_step_only(ledger: Ledger) -> No
     with ledger.transaction():
         ledger.groups.release(b"far")
     assert must_assign(ledger, b"new", step=2).group_id == "t000001.1"
+
+
+def restart(path: Path, *, batches_consumed: int) -> Ledger:
+    """Open again at a checkpoint whose training step is the number of its batches."""
+    ledger = open_ledger(path)
+    ledger.start_epoch(training_step=batches_consumed, batches_consumed=batches_consumed, config_digest="")
+    with ledger.transaction():
+        ledger.versions.allocate(batches_consumed)
+    return ledger
+
+
+def test_after_a_restart_later_slots_wait_for_their_turn(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with restart(path, batches_consumed=0) as ledger:
+        for _ in range(4):
+            complete(ledger, must_assign(ledger))
+        consume(ledger, 0)
+        consume(ledger, 1)
+        with ledger.transaction():
+            ledger.versions.allocate(1)
+            ledger.versions.allocate(2)
+        unheld, failed = must_assign(ledger, step=2), must_assign(ledger, step=2)
+        assert submit(ledger, unheld, 0, version=2) is Receipt.ACCEPTED
+        with ledger.transaction():
+            ledger.groups.fail(failed.group_id, 0, "ENVIRONMENT_LOST", "")
+            ledger.groups.release(b"pool")
+    # The checkpoint had consumed nothing: batches 0 and 1 are complete, and batch 2 is not yet admitted.
+    with restart(path, batches_consumed=0) as ledger:
+        assert assign(ledger, below=4) is None
+        assert ledger.batches.take(1) is not None
+        consume(ledger, 0)
+        with ledger.transaction():
+            ledger.versions.allocate(1)
+        again = must_assign(ledger, below=6, step=1)
+        # Versions 4 (step 1), 5 (step 2) and 6 (step 3) are within a step of the stored member's step 2.
+        assert (again.group_id, again.member_indices, again.max_policy_version) == (unheld.group_id, (1,), 6)
+        assert must_assign(ledger, below=6, step=1).group_id == "t000005.1"
+
+
+def test_a_member_of_weights_that_are_lost_for_long_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with restart(path, batches_consumed=0) as ledger:
+        group = must_assign(ledger)
+        with ledger.transaction():
+            ledger.versions.allocate(2)
+        assert submit(ledger, group, 0, version=1) is Receipt.ACCEPTED
+        with ledger.transaction():
+            ledger.groups.release(b"pool")
+    with restart(path, batches_consumed=0) as ledger:
+        assert must_assign(ledger, step=0).group_id == "t000000.1"
+
+
+def test_a_pause_between_two_starts_makes_no_group_older(tmp_path: Path) -> None:
+    now_s = [1000.0]
+    path = tmp_path / "ledger.db"
+    with open_ledger(path, clock=lambda: now_s[0]) as ledger:
+        ledger.start_epoch(training_step=0, batches_consumed=0, config_digest="")
+        group = must_assign(ledger)
+    now_s[0] += 100_000.0
+    with open_ledger(path, clock=lambda: now_s[0]) as ledger:
+        ledger.start_epoch(training_step=0, batches_consumed=0, config_digest="")
+        now_s[0] += 50.0
+        assert ledger.groups.open_groups(older_than_s=60.0) == []
+        now_s[0] += 50.0
+        assert [late.group_id for late in ledger.groups.open_groups(older_than_s=60.0)] == [group.group_id]
 
 
 def test_a_retry_at_the_first_members_version_may_still_meet_the_next_one(ledger: Ledger) -> None:

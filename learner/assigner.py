@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from learner.acceptance import AcceptanceRules, refusal_reason
@@ -42,6 +42,7 @@ class DispatchRules:
     heartbeat_s: float
     pool_timeout_s: float
     eval_temperature: float | None
+    require_engine: bool
     play: dispatch_pb2.PlayRules
 
 
@@ -254,7 +255,8 @@ class Assigner:
             self._fail(group.group_id, group.attempt, "GROUP_WALL_TIME", f"no end after {limit_s:.0f} s")
 
     def _assign(self) -> None:
-        if self.announced is None or self.end_reason is not None:
+        # A group that no engine can play would only fail, and enough failures close its slot.
+        if self.announced is None or self.end_reason is not None or self.lacks_engine:
             return
         for pool in self.pools.with_capacity():
             while pool.free_actors > 0:
@@ -268,6 +270,11 @@ class Assigner:
                     break
                 self._send_assignment(pool, assignment)
                 pool.free_actors -= len(assignment.member_indices)
+
+    @property
+    def lacks_engine(self) -> bool:
+        """Whether groups need an engine and none is announced."""
+        return self._rules.require_engine and not (self.announced and self.announced.engines)
 
     def _most_members(self, pool: Pool) -> int | None:
         """A group waits until all its members can start together, unless the pool has nothing else to do."""
@@ -318,6 +325,13 @@ class Assigner:
                 policy_version=announced.policy_version, run_epoch=self.run_epoch, engines=announced.engines
             )
         )
+
+    def withdraw(self, url: str) -> None:
+        """Tell all pools that an engine is lost; nothing if it was not announced."""
+        announced = self.announced
+        if announced is None or all(engine.url != url for engine in announced.engines):
+            return
+        self.announce(replace(announced, engines=tuple(engine for engine in announced.engines if engine.url != url)))
 
     def end(self, reason: str) -> None:
         """Assign nothing any more and tell all pools that the run is over."""

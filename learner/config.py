@@ -86,7 +86,7 @@ class DispatchConfig(Config):
 class EngineConfig(Config):
     """One inference engine."""
 
-    url: str
+    url: str = Field(pattern="^https?://")
     """Base address, such as http://127.0.0.1:30000."""
     api_key_file: Path | None = None
     """File that holds its key."""

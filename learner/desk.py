@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from learner.assigner import Announced
 from learner.dispatcher import Desk, Dispatcher
@@ -26,6 +27,15 @@ class StopRequested(LongturnError):  # noqa: N818  # it is a request, not an err
     """The process was asked to stop; everything durable is in place."""
 
     reason = "STOPPED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WaitFacts:
+    progress: BatchProgress
+    num_pools: int
+    num_engines: int
+    num_running: int
+    lacks_engine: bool
 
 
 class TrainingDesk:
@@ -57,7 +67,8 @@ class TrainingDesk:
                 self._dispatcher.changed.wait(_POLL_S)
 
     def _log_wait(self, batch: int, waited_s: float) -> None:
-        progress, num_pools, num_running = self._dispatcher.call(lambda desk: _wait_facts(desk, batch))
+        facts = self._dispatcher.call(lambda desk: _wait_facts(desk, batch))
+        progress = facts.progress
         logger.info(
             "waiting for groups",
             extra={
@@ -66,13 +77,17 @@ class TrainingDesk:
                 "num_complete": progress.num_complete,
                 "num_closed": progress.num_closed,
                 "num_open": progress.num_open,
-                "num_pools": num_pools,
-                "running_episodes": num_running,
-                "hint": ""
-                if num_pools
-                else f"no pool is connected; start one: longturn act ({self._dispatcher.address})",
+                "num_pools": facts.num_pools,
+                "num_engines": facts.num_engines,
+                "running_episodes": facts.num_running,
+                "hint": self._hint(facts),
             },
         )
+
+    def _hint(self, facts: _WaitFacts) -> str:
+        if not facts.num_pools:
+            return f"no pool is connected; start one: longturn act ({self._dispatcher.address})"
+        return "no engine is in rotation; nothing is assigned until one is back" if facts.lacks_engine else ""
 
     def record(self, batch: int, training_step: int, verdicts: Sequence[GroupVerdict]) -> None:
         """Write down what the batch holds before it is trained."""
@@ -103,6 +118,10 @@ class TrainingDesk:
     def announce(self, target: Target, engines: Sequence[EngineClient]) -> None:
         """Tell the pools which engines serve which version."""
         self._dispatcher.call(lambda desk: announce(desk, target, engines))
+
+    def withdraw(self, engine: EngineClient) -> None:
+        """Tell the pools that an engine is lost."""
+        self._dispatcher.call(lambda desk: desk.assigner.withdraw(engine.url))
 
     def training_steps(self) -> dict[int, int]:
         """Training step of every version ever given out."""
@@ -161,6 +180,12 @@ def _num_pools(desk: Desk) -> int:
     return sum(pool.has_said_hello for pool in desk.assigner.pools)
 
 
-def _wait_facts(desk: Desk, batch: int) -> tuple[BatchProgress, int, int]:
-    running = sum(pool.running_episodes for pool in desk.assigner.pools)
-    return desk.ledger.batches.progress(batch), _num_pools(desk), running
+def _wait_facts(desk: Desk, batch: int) -> _WaitFacts:
+    announced = desk.assigner.announced
+    return _WaitFacts(
+        progress=desk.ledger.batches.progress(batch),
+        num_pools=_num_pools(desk),
+        num_engines=len(announced.engines) if announced else 0,
+        num_running=sum(pool.running_episodes for pool in desk.assigner.pools),
+        lacks_engine=desk.assigner.lacks_engine,
+    )

@@ -7,6 +7,7 @@ never serves.
 
 from __future__ import annotations
 
+import http.client
 import json
 import logging
 import threading
@@ -29,6 +30,12 @@ class EngineError(LongturnError):
     """An engine did not do what it was asked; the message is its own."""
 
     reason = "ENGINE_ERROR"
+
+
+class EngineLostError(EngineError):
+    """An engine cannot be reached, or broke off in the middle of an answer."""
+
+    reason = "ENGINE_LOST"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,16 +95,25 @@ class EngineClient:
             | ({"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}),
         )
         try:
-            with urllib.request.urlopen(request, timeout=timeout_s) as response:
-                content = json.loads(response.read() or b"{}")
-        except urllib.error.HTTPError as error:
-            with error:
-                raise EngineError(
-                    f"{self.url}{path}: {error.code} {error.read(500).decode(errors='replace')}"
-                ) from error
-        except (OSError, ValueError) as error:
+            status, data = _exchange(request, timeout_s)
+            content = json.loads(data or b"{}") if status < 400 else {}
+        except (OSError, http.client.HTTPException) as error:
+            raise EngineLostError(f"{self.url}{path}: {error!r}") from error
+        except ValueError as error:
             raise EngineError(f"{self.url}{path}: {error}") from error
+        if status >= 400:
+            raise EngineError(f"{self.url}{path}: {status} {data[:500].decode(errors='replace')}")
         return content if isinstance(content, dict) else {}
+
+
+def _exchange(request: urllib.request.Request, timeout_s: float) -> tuple[int, bytes]:
+    """Status and body, whatever the status is."""
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s) as response:
+            return response.status, response.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
 
 
 class EngineRegistry:
@@ -110,11 +126,15 @@ class EngineRegistry:
         *,
         check_interval_s: float,
         on_change: Callable[[Target, list[EngineClient]], None],
+        on_lost: Callable[[EngineClient], None],
     ) -> None:
-        """`on_change` is called, from a keeper's thread, when rotation changes outside `publish`."""
+        """Both are called from a keeper's thread: `on_change` when rotation changes outside `publish`, `on_lost` every
+        time an engine turns out to be lost, at the latest version or on the way to it.
+        """
         self._rules = rules
         self._check_interval_s = check_interval_s
         self._on_change = on_change
+        self._on_lost = on_lost
         self._clients = clients
         self._changed = threading.Condition()
         self._target: Target | None = None
@@ -132,14 +152,17 @@ class EngineRegistry:
     def publish(self, target: Target, *, timeout_s: float) -> list[EngineClient]:
         """Have all engines load a version; those that confirmed it, at the latest after `timeout_s`.
 
-        Returns as soon as every engine confirmed or failed, and at least one confirmed.
+        Returns as soon as every engine confirmed or failed, and at least one confirmed. Calling it again with the same
+        target waits on.
         """
         deadline_s = time.monotonic() + timeout_s
         with self._changed:
-            self._target = target
-            self._failures.clear()
+            if self._target is not target:
+                # Only news wakes the keepers: one that waits to try a failed engine again keeps its pace.
+                self._target = target
+                self._failures.clear()
+                self._changed.notify_all()
             self._is_publishing = True
-            self._changed.notify_all()
             try:
                 while not self._is_settled() and not self._closing:
                     remaining_s = deadline_s - time.monotonic()
@@ -180,36 +203,37 @@ class EngineRegistry:
                 target = self._target
                 is_current = target is not None and self._confirmed.get(client.url) == target.policy_version
             if target is not None and not is_current:
-                is_current = self._load(client, target)
+                self._load(client, target)
             elif target is not None:
                 self._check(client, target)
             with self._changed:
-                if self._closing:
-                    return
-                if self._target is target:
-                    self._changed.wait(self._check_interval_s)
+                # What other keepers note is no news to this one: two engines that fail would drive each other.
+                self._changed.wait_for(self._is_news_for(target), self._check_interval_s)
                 if self._closing:
                     return
 
-    def _load(self, client: EngineClient, target: Target) -> bool:
+    def _is_news_for(self, target: Target | None) -> Callable[[], bool]:
+        return lambda: self._closing or self._target is not target
+
+    def _load(self, client: EngineClient, target: Target) -> None:
         try:
             client.load(target, self._rules)
         except EngineError as error:
-            self._note(client, target, error=str(error))
-            return False
-        self._note(client, target, error=None)
-        return True
+            self._note(client, target, error=error)
+        else:
+            self._note(client, target, error=None)
 
     def _check(self, client: EngineClient, target: Target) -> None:
         try:
             found = client.weight_version(timeout_s=min(10.0, self._rules.timeout_s))
         except EngineError as error:
-            self._note(client, target, error=str(error))
+            self._note(client, target, error=error)
             return
         if found != str(target.policy_version):
-            self._note(client, target, error=f"{client.url} holds version {found}; it restarted or was changed by hand")
+            text = f"{client.url} holds version {found}; it restarted or was changed by hand"
+            self._note(client, target, error=EngineError(text))
 
-    def _note(self, client: EngineClient, target: Target, *, error: str | None) -> None:
+    def _note(self, client: EngineClient, target: Target, *, error: EngineError | None) -> None:
         with self._changed:
             before = client in self._in_rotation()
             if error is None:
@@ -217,13 +241,15 @@ class EngineRegistry:
                 self._failures.pop(client.url, None)
             else:
                 self._confirmed.pop(client.url, None)
-                if self._failures.get(client.url) != error:
-                    logger.warning("engine out of rotation", extra={"url": client.url, "error": error})
-                self._failures[client.url] = error
+                if self._failures.get(client.url) != str(error):
+                    logger.warning("engine out of rotation", extra={"url": client.url, "error": str(error)})
+                self._failures[client.url] = str(error)
             rotation = self._in_rotation()
             is_news = (client in rotation) != before and not self._is_publishing and self._target is target
             self._changed.notify_all()
-        if is_news:
-            # A closed dispatcher has nobody to tell any more.
-            with suppress(LongturnError):
+        # A closed dispatcher has nobody to tell any more.
+        with suppress(LongturnError):
+            if is_news:
                 self._on_change(target, rotation)
+            elif isinstance(error, EngineLostError):
+                self._on_lost(client)

@@ -202,6 +202,7 @@ class _Session:
             heartbeat_s=config.dispatch.heartbeat_s,
             pool_timeout_s=config.dispatch.pool_timeout_s,
             eval_temperature=config.evaluation.temperature,
+            require_engine=config.publish.require_engine,
             play=dispatch_pb2.PlayRules(
                 temperature=play.temperature,
                 max_new_tokens=play.max_new_tokens,
@@ -230,6 +231,7 @@ class _Session:
             ),
             check_interval_s=settings.check_interval_s,
             on_change=desk.announce,
+            on_lost=desk.withdraw,
         )
         self._stack.callback(registry.close)
         return Publisher(

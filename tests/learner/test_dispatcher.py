@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from learner.assigner import Announced, Assigner, DispatchRules
-from learner.dispatcher import Dispatcher, DispatcherStoppedError
-from learner.ledger.records import TakenBatch
+from learner.dispatcher import Desk, Dispatcher, DispatcherStoppedError
+from learner.ledger.records import BatchOutcome, TakenBatch
 from learner.ledger.store import Ledger
 from learner.ledger.tasks import TaskSchedule
 from longturn.codec import float32s_to_bytes, trajectory_to_bytes, trajectory_to_proto
@@ -27,7 +27,9 @@ from tests.support.scripted_pool import GiveUp, Member, ScriptedPool, made_up
 ENTRIES = [TaskEntry(task=Task(environment="scripted", task_id=f"task-{index}")) for index in range(3)]
 
 
-def dispatcher_at(folder: Path, metrics: Metrics, *, heartbeat_s: float = 0.2) -> Dispatcher:
+def dispatcher_at(
+    folder: Path, metrics: Metrics, *, heartbeat_s: float = 0.2, require_engine: bool = False
+) -> Dispatcher:
     rules = DispatchRules(
         run_seed=1,
         groups_per_step=2,
@@ -38,6 +40,7 @@ def dispatcher_at(folder: Path, metrics: Metrics, *, heartbeat_s: float = 0.2) -
         heartbeat_s=heartbeat_s,
         pool_timeout_s=1.5,
         eval_temperature=0.0,
+        require_engine=require_engine,
         play=dispatch_pb2.PlayRules(temperature=1.0, max_new_tokens=8, max_group_s=60.0),
     )
 
@@ -250,6 +253,48 @@ def test_a_foreign_tokenizer_and_a_foreign_protocol_are_refused_by_name(dispatch
         pool.extra.append(dispatch_pb2.Hello(pool_id="x", protocol_version="0"))
         wait_until(dispatcher, lambda: len(pool.refusals) >= 2)
         assert {"TOKENIZER_MISMATCH", "PROTOCOL_MISMATCH"} <= set(pool.refusals)
+
+
+def test_nothing_is_assigned_while_no_engine_is_announced(tmp_path: Path, metrics: Metrics) -> None:
+    dispatcher = dispatcher_at(tmp_path, metrics, require_engine=True)
+    endpoints = tuple(dispatch_pb2.EngineEndpoint(url=f"http://127.0.0.1:{port}") for port in (1, 2))
+
+    def announce(engines: tuple[dispatch_pb2.EngineEndpoint, ...]) -> None:
+        dispatcher.call(
+            lambda desk: desk.assigner.announce(Announced(policy_version=0, training_step=0, engines=engines))
+        )
+
+    def rounds_until_heard(pool: ScriptedPool) -> None:
+        # Every beat asks for groups, so an answer to a beat is an answer to a request.
+        for _ in range(2):
+            pool.heard.clear()
+            assert pool.heard.wait(20)
+
+    try:
+        with ScriptedPool(dispatcher.address) as pool:
+            rounds_until_heard(pool)
+            assert pool.assignments == []
+            announce(endpoints)
+            take(dispatcher)
+            num_assigned = len(pool.assignments)
+            for endpoint in endpoints:
+                dispatcher.call(lambda desk, url=endpoint.url: desk.assigner.withdraw(url))
+            assert dispatcher.call(lambda desk: desk.assigner.lacks_engine)
+            consume_first(dispatcher)
+            rounds_until_heard(pool)
+            assert len(pool.assignments) == num_assigned
+            announce(endpoints)
+            wait_until(dispatcher, lambda: len(pool.assignments) > num_assigned)
+    finally:
+        dispatcher.close()
+
+
+def consume_first(dispatcher: Dispatcher) -> None:
+    def run(desk: Desk) -> None:
+        desk.ledger.batches.record(0, training_step=1, run_epoch=1, verdicts=[])
+        desk.ledger.batches.consume(0, BatchOutcome.SKIPPED, "NO_SIGNAL")
+
+    dispatcher.call(run)
 
 
 def test_a_bug_in_a_round_reaches_the_training_thread(dispatcher: Dispatcher) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,9 +43,21 @@ class News:
             assert self._changed.wait_for(lambda: len(self.told) >= count, timeout=20)
 
 
-def registry_of(*clients: EngineClient, news: News | None = None, timeout_s: float = 5.0) -> EngineRegistry:
+def registry_of(
+    *clients: EngineClient,
+    news: News | None = None,
+    on_lost: Callable[[EngineClient], None] | None = None,
+    timeout_s: float = 5.0,
+    check_interval_s: float = 0.05,
+) -> EngineRegistry:
     rules = UpdateRules(pause_mode="retract", flush_cache=True, timeout_s=timeout_s)
-    return EngineRegistry(list(clients), rules, check_interval_s=0.05, on_change=news or News())
+    return EngineRegistry(
+        list(clients),
+        rules,
+        check_interval_s=check_interval_s,
+        on_change=news or News(),
+        on_lost=on_lost or (lambda client: None),
+    )
 
 
 def target(version: int) -> Target:
@@ -101,6 +113,51 @@ def test_an_engine_that_restarts_is_loaded_again_before_it_is_announced() -> Non
     second.close()
     assert news.told == [(4, []), (4, [second.url])]
     assert second.weight_version == "4"
+
+
+def test_an_engine_that_breaks_off_its_answers_is_lost_and_kept_on_trying(engine: ScriptedEngine) -> None:
+    lost: list[str] = []
+    is_lost = threading.Event()
+
+    def on_lost(client: EngineClient) -> None:
+        lost.append(client.url)
+        is_lost.set()
+
+    engine.cut_short = True
+    registry = registry_of(EngineClient(engine.url), on_lost=on_lost)
+    assert registry.publish(target(1), timeout_s=0.3) == []
+    assert is_lost.wait(20)
+    assert "IncompleteRead" in registry.failures[engine.url]
+    engine.cut_short = False
+    assert registry.publish(target(2), timeout_s=20)
+    registry.close()
+    assert set(lost) == {engine.url}
+
+
+def test_an_engine_lost_while_weights_are_published_is_told_of() -> None:
+    told = threading.Event()
+    engine = ScriptedEngine()
+    registry = registry_of(EngineClient(engine.url), on_lost=lambda client: told.set(), check_interval_s=60.0)
+    assert registry.publish(target(1), timeout_s=20)
+    engine.close()
+    assert registry.publish(target(2), timeout_s=0.1) == []
+    assert told.wait(20)
+    registry.close()
+
+
+def test_a_refusing_engine_is_not_driven_by_those_who_wait_for_it(engine: ScriptedEngine) -> None:
+    other = ScriptedEngine()
+    for refusing in (engine, other):
+        refusing.fail_loads = 1000
+    registry = registry_of(EngineClient(engine.url), EngineClient(other.url), check_interval_s=60.0)
+    wanted = target(1)
+    for _ in range(20):
+        assert registry.publish(wanted, timeout_s=0.05) == []
+    assert all("out of memory" in error for error in registry.failures.values())
+    registry.close()
+    for refusing in (engine, other):
+        assert [path for path, _ in refusing.calls].count("/pause_generation") == 1
+    other.close()
 
 
 def test_a_key_is_presented(engine: ScriptedEngine) -> None:
@@ -160,7 +217,7 @@ def test_a_run_waits_for_its_engine_and_gives_up_with_the_command_to_start_one(
         "check_interval_s": 0.1,
     }
     config = small_config(tmp_path / "run", model_dir, task_path, publish=publish)
-    with pytest.raises(UnreachableError, match="longturn engine"):
+    with pytest.raises(UnreachableError, match=r"Connection refused.*longturn engine"):
         LearnerThread(config).join()
 
 

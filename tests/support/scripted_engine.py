@@ -17,6 +17,8 @@ class ScriptedEngine:
         """How many of the next loads answer 400."""
         self.lie = False
         """Whether loads answer 200 without taking the version."""
+        self.cut_short = False
+        """Whether every answer breaks off after its first byte."""
         self._api_key = api_key
         self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
         self._server.daemon_threads = True
@@ -62,7 +64,7 @@ class ScriptedEngine:
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
-                self.wfile.write(data)
+                self.wfile.write(data[:1] if engine.cut_short else data)
 
             do_GET = do_POST = _serve  # noqa: N815
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -149,17 +150,24 @@ class ActorPool:
 
     async def _on_welcome(self, message: dispatch_pb2.Welcome) -> None:
         self._check_versions(message)
-        if self._welcome is not None and self._welcome.run_id != message.run_id:
+        known, self._welcome = self._welcome, message
+        is_new_run = known is None or known.run_id != message.run_id
+        is_new_epoch = known is None or is_new_run or known.run_epoch != message.run_epoch
+        if is_new_run:
             self._stop_groups("another run answers")
-        self._welcome, self._rules = message, rules_from_proto(message.rules)
+            self._engines.begin_run()
+        self._rules = rules_from_proto(message.rules)
         logger.info("welcome", extra={"run_id": message.run_id, "run_epoch": message.run_epoch})
         self._board.set_phase("playing")
         self._board.set_fact("run_id", message.run_id)
         self._board.set_fact("run_epoch", message.run_epoch)
-        if message.engines:
+        if message.engines or message.run_epoch == self._engines.run_epoch:
             self._announce(message.engines, message.policy_version, message.run_epoch)
+        # Every Hello that queued up during an outage is answered, and the first answer has been acted upon.
+        asked_s = math.inf if is_new_epoch else self._said_hello_s
         for identity in self._spool:
-            await self._submit(identity)
+            if self._sent_s.get(identity, -math.inf) < asked_s:
+                await self._submit(identity)
         await self._send_heartbeat(message.run_id)
         self._wants_more.set()
 

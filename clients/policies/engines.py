@@ -1,7 +1,7 @@
 """Engines in rotation, as the learner announced them, and the versions that it confirmed.
 
-Invariant: announcements of an older run epoch change nothing; a confirmed version stays confirmed, since versions are
-never used twice.
+Invariant: within a run, announcements of an older epoch change nothing, and a confirmed version stays confirmed, since
+versions are never used twice. Nothing known of one run holds in another.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class EngineRegistry:
         self.policy_version = 0
         """Newest announced version."""
         self.is_announced = False
+        """Whether a learner says which engines there are."""
 
     def announce(self, engines: Sequence[Engine], *, policy_version: int, run_epoch: int) -> bool:
         """Take an announcement; False if it is of an older epoch, or older than what is known, and was ignored."""
@@ -46,9 +47,20 @@ class EngineRegistry:
         self._confirmed.update(engine.policy_version for engine in engines if engine.policy_version is not None)
         self._confirmed.add(policy_version)
         self.is_announced = True
+        self._tell_change()
+        return True
+
+    def begin_run(self) -> None:
+        """Forget everything: another run begins, and until its first announcement there is no engine."""
+        self.run_epoch, self.policy_version = 0, 0
+        self._engines = ()
+        self._confirmed.clear()
+        self.is_announced = True
+        self._tell_change()
+
+    def _tell_change(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-        return True
 
     @property
     def engines(self) -> tuple[Engine, ...]:

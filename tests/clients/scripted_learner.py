@@ -61,6 +61,7 @@ class ScriptedLearner:
         play: dispatch_pb2.PlayRules | None = None,
         ack_for: AckFor = accept,
         tokenizer_hash: str = "",
+        run_id: str = RUN_ID,
         run_epoch: int = 1,
         policy_version: int = 0,
         is_silent: bool = False,
@@ -73,6 +74,7 @@ class ScriptedLearner:
         self._play = play or rules()
         self.ack_for = ack_for
         self._tokenizer_hash = tokenizer_hash
+        self._run_id = run_id
         self.run_epoch = run_epoch
         self.policy_version = policy_version
         self._is_silent = is_silent
@@ -140,9 +142,11 @@ class ScriptedLearner:
                 return
 
     def _answers(self, body: Body) -> list[Body]:
+        if not any(isinstance(earlier, dispatch_pb2.Hello) for earlier in self.received):
+            return [dispatch_pb2.Refusal(reason="HELLO_FIRST", message="say Hello")]
         match body:
             case dispatch_pb2.Hello():
-                return [self._welcome()]
+                return [self.welcome()]
             case dispatch_pb2.GroupRequest():
                 return self._assignments(body.free_actors)
             case dispatch_pb2.SubmitTrajectory():
@@ -154,9 +158,10 @@ class ScriptedLearner:
             case _:
                 return []
 
-    def _welcome(self) -> dispatch_pb2.Welcome:
+    def welcome(self) -> dispatch_pb2.Welcome:
+        """The answer to Hello."""
         return dispatch_pb2.Welcome(
-            run_id=RUN_ID,
+            run_id=self._run_id,
             run_epoch=self.run_epoch,
             protocol_version=PROTOCOL_VERSION,
             engines=self._engines(),

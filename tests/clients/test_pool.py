@@ -67,6 +67,7 @@ async def _parts(
     num_actors: int = 64,
     budget_s: float = 30.0,
     max_unacked: int = 256,
+    resend_s: float = 0.3,
     **engine: float,
 ) -> AsyncIterator[Parts]:
     metrics = Metrics()
@@ -78,7 +79,7 @@ async def _parts(
         num_actors=num_actors,
         learner_budget_s=budget_s,
         max_unacked=max_unacked,
-        resend_s=0.3,
+        resend_s=resend_s,
         tokenizer_hash=renderer.tokenizer_hash,
     )
     config = SglangConfig.model_validate({"turn_budget_s": 20.0, **engine})
@@ -496,14 +497,66 @@ def test_a_restarted_learner_is_greeted_again_and_gets_everything_that_was_not_a
                     running = asyncio.create_task(_run(parts))
                     await until(lambda: len(parts.spool) == 4)
                 second = ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url], run_epoch=2)
-                second.on_message = lambda body: (
-                    []
-                    if any(isinstance(item, dispatch_pb2.Hello) for item in second.received)
-                    else [dispatch_pb2.Refusal(reason="HELLO_FIRST", message="say Hello")]
-                )
                 with second:
                     assert await running == "COMPLETED"
             assert len(second.members("g")) == 4
+
+    asyncio.run(main())
+
+
+def test_many_welcomes_at_once_bring_every_trajectory_once(
+    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+) -> None:
+    """An outage leaves a Hello every two seconds in the queue, and the learner answers them all."""
+
+    def count(learner: ScriptedLearner, kind: type[Body]) -> int:
+        return sum(isinstance(body, kind) for body in learner.received)
+
+    async def main() -> None:
+        async with serving_engine(echo_script(tokenizer_path)) as engine:
+            groups = [group("g", _echo())]
+            with ScriptedLearner(
+                tmp_path, groups=groups, engine_urls=[engine.url], ack_for=lambda message: None
+            ) as learner:
+                async with _parts(address, renderer, learner.address, tmp_path, resend_s=60.0) as parts:
+                    running = asyncio.create_task(_run(parts))
+                    await until(lambda: count(learner, dispatch_pb2.SubmitTrajectory) == 4)
+                    num_beats = count(learner, dispatch_pb2.Heartbeat)
+                    learner.push(*[learner.welcome()] * 20)
+                    await until(lambda: count(learner, dispatch_pb2.Heartbeat) >= num_beats + 20)
+                    assert count(learner, dispatch_pb2.SubmitTrajectory) == 4
+                    learner.run_epoch = 2
+                    num_beats = count(learner, dispatch_pb2.Heartbeat)
+                    learner.push(*[learner.welcome()] * 20)
+                    await until(lambda: count(learner, dispatch_pb2.Heartbeat) >= num_beats + 20)
+                    assert count(learner, dispatch_pb2.SubmitTrajectory) == 8
+                    learner.push(dispatch_pb2.EndOfRun(reason="STOPPED"))
+                    await running
+
+    asyncio.run(main())
+
+
+def test_a_new_run_begins_without_the_engines_and_versions_of_the_old_one(
+    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with (
+            serving_engine(echo_script(tokenizer_path)) as old,
+            serving_engine(echo_script(tokenizer_path)) as new,
+        ):
+            first = ScriptedLearner(
+                tmp_path, groups=[], engine_urls=[old.url], run_epoch=5, policy_version=9, ends_by_itself=False
+            )
+            second = ScriptedLearner(tmp_path, groups=[group("g", _echo())], engine_urls=[new.url], run_id="run-2")
+            async with _parts(address, renderer, first.address, tmp_path) as parts:
+                running = asyncio.create_task(_run(parts))
+                with first:
+                    await until(lambda: parts.metrics.snapshot().get("actors/policy/version") == 9)
+                with second:
+                    assert await running == "COMPLETED"
+            assert {item.oldest_policy_version for item in second.trajectories} == {0}
+            assert len(second.members("g")) == 4
+            assert not old.asks
 
     asyncio.run(main())
 

@@ -153,6 +153,8 @@ class EpisodeTable:
         worker = episode.worker
         if worker is not None and worker.is_usable:
             worker.send(STEP, episode.key, action.encode(), episode)
+        elif not episode.is_replayable:  # its worker is dead, and not buried yet
+            self.fail(episode, "EPISODE_LOST", "its worker died and it cannot be replayed")
         else:
             self.resume(episode, None)
 

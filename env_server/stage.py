@@ -7,6 +7,7 @@ its neighbours down.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +23,8 @@ from env_server.environment import (
     Transition,
 )
 from longturn.v1 import environment_pb2
+
+logger = logging.getLogger(__name__)
 
 RUNNING = environment_pb2.EPISODE_STATUS_RUNNING
 TERMINATED = environment_pb2.EPISODE_STATUS_TERMINATED
@@ -39,7 +42,8 @@ class StageError(Exception):
     def __init__(self, reason: str, message: str, **metadata: str | None) -> None:
         super().__init__(message)
         self.reason = reason
-        self.message = message
+        self.message = message.encode(errors="backslashreplace").decode()
+        """What an environment says need not be valid Unicode; what crosses the hop is."""
         self.metadata = {name: value for name, value in metadata.items() if value is not None}
 
     def to_json(self) -> bytes:
@@ -118,7 +122,7 @@ class Stage:
             transition = guarded(environment.reset, order.task_id, order.seed, order.knobs)
             result = _message(seat, transition)
         except StageError:
-            guarded(environment.close)
+            _close(environment)
             raise
         self._seats[key] = seat
         return result
@@ -133,10 +137,10 @@ class Stage:
         return _message(seat, transition)
 
     def close(self, key: int) -> None:
-        """Free an episode; unknown keys are ignored, since a start may have failed."""
+        """Free an episode; unknown keys are ignored, since a start may have failed. An error is logged."""
         seat = self._seats.pop(key, None)
         if seat is not None:
-            guarded(seat.environment.close)
+            _close(seat.environment)
 
 
 def guarded(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -151,6 +155,14 @@ def guarded(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         raise BrokenError("ENVIRONMENT_BROKEN", str(error)) from error
     except Exception as error:  # third-party code: its episode fails, the worker lives
         raise BrokenError("ENVIRONMENT_BROKEN", f"{type(error).__name__}: {error}") from error
+
+
+def _close(environment: Environment) -> None:
+    """Nobody waits for a close, and nothing is lost by one that fails but what the instance held."""
+    try:
+        guarded(environment.close)
+    except StageError as error:
+        logger.error("environment %s cannot be closed: %s", environment.spec.name, error.message)
 
 
 def _message(seat: Seat, transition: Transition) -> environment_pb2.StepResult:
@@ -171,12 +183,12 @@ def _message(seat: Seat, transition: Transition) -> environment_pb2.StepResult:
             result.extras.update(transition.extras)
         if seat.with_progress and transition.progress is not None:
             result.progress = finite("progress", transition.progress)
-    except (TypeError, ValueError, UnicodeError) as error:
+        if seat.with_oracle and not transition.is_terminal:
+            oracle_action = guarded(seat.environment.oracle)
+            if oracle_action is not None:
+                result.oracle_action = oracle_action
+    except (AttributeError, TypeError, ValueError) as error:  # text that is no valid Unicode is a ValueError
         raise BrokenError("ENVIRONMENT_BROKEN", f"the transition is malformed: {error}") from error
-    if seat.with_oracle and not transition.is_terminal:
-        oracle_action = guarded(seat.environment.oracle)
-        if oracle_action is not None:
-            result.oracle_action = oracle_action
     return result
 
 

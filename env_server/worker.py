@@ -197,15 +197,18 @@ class Worker:
         return b""
 
     def _list_tasks(self, query: dict[str, Any]) -> bytes:
-        environment = self._stage.environment(query["environment"])
-        split, filters = query["split"], query["filters"]
-        num_tasks = guarded(environment.num_tasks, split, filters)
-        tasks = guarded(environment.tasks, split, query["start"], query["count"], filters)
-        listed = [
-            {"task_id": task.task_id, "kind": task.kind, "knobs": dict(task.knobs), "score_max": task.score_max}
-            for task in tasks
-        ]
-        return json.dumps({"num_tasks": num_tasks, "tasks": listed}).encode()
+        return guarded(_task_page, self._stage.environment(query["environment"]), query)
+
+
+def _task_page(environment: type[Environment], query: Mapping[str, Any]) -> bytes:
+    """Entirely the environment's word, so all of it is made under `guarded`."""
+    split, filters = query["split"], query["filters"]
+    tasks = environment.tasks(split, query["start"], query["count"], filters)
+    listed = [
+        {"task_id": task.task_id, "kind": task.kind, "knobs": dict(task.knobs), "score_max": task.score_max}
+        for task in tasks
+    ]
+    return json.dumps({"num_tasks": environment.num_tasks(split, filters), "tasks": listed}).encode()
 
 
 def die_with_parent(parent_pid: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from env_server.environment import Determinism, EnvironmentSpec, KnobSpec, KnobValue, Transition
+from env_server.environment import Determinism, EnvironmentSpec, KnobSpec, KnobValue, TaskInfo, Transition
 from env_server.environments.echo import EchoEnvironment
 
 
@@ -90,6 +90,61 @@ class PreparedEnvironment(EchoEnvironment):
             subprocess.run(["sleep", "600"], check=True)
         with Path(os.environ["PREPARED_LOG"]).open("a") as log:
             log.write(f"{os.getpid()} {task_id}\n")
+
+
+class UncloseableEnvironment(EchoEnvironment):
+    """Raises when it is closed."""
+
+    spec: ClassVar[EnvironmentSpec] = _spec("uncloseable", is_thread_safe=False)
+
+    def close(self) -> None:
+        raise OSError("the simulator's socket is gone")
+
+
+class MalformedEnvironment(EchoEnvironment):
+    """Breaks its contract as the action says; `oracle ...` does so with the next oracle."""
+
+    spec: ClassVar[EnvironmentSpec] = _spec("malformed", is_thread_safe=False)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._oracle: object = "amber"
+
+    def step(self, action: str) -> Transition:
+        transition = super().step(action)
+        match action:
+            case "nothing":
+                return None  # type: ignore[return-value]  # the very fault
+            case "surrogate":
+                return dataclasses.replace(transition, observation="caf\udce9")
+            case "surrogate error":
+                raise RuntimeError("no file caf\udce9")
+            case "oracle number":
+                self._oracle = 7
+            case "oracle surrogate":
+                self._oracle = "caf\udce9"
+        return transition
+
+    def oracle(self) -> str | None:
+        return self._oracle  # type: ignore[return-value]  # the very fault
+
+    @classmethod
+    def tasks(
+        cls, split: str, start: int = 0, count: int = 100, filters: Mapping[str, str] | None = None
+    ) -> Sequence[TaskInfo]:
+        return [None]  # type: ignore[list-item]  # the very fault
+
+
+class SlowStartEnvironment(EchoEnvironment):
+    """Never gets ready; leaves a mark once it tries."""
+
+    spec: ClassVar[EnvironmentSpec] = _spec("slow_start")
+
+    @classmethod
+    def warm_up(cls) -> None:
+        if mark := os.environ.get("WARM_UP_MARK"):
+            Path(mark).touch()
+        subprocess.run(["sleep", "600"], check=True)
 
 
 class BrokenStartEnvironment(EchoEnvironment):

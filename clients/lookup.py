@@ -19,14 +19,12 @@ from clients.catalog import (
 from clients.config import EnvClientConfig
 from clients.episode import RemoteEpisode
 from longturn.errors import CallRefusedError, ConfigError
+from longturn.protocol import ENVIRONMENT_PROTOCOL_VERSION
 from longturn.status import StatusBoard
 from longturn.v1 import environment_pb2, environment_pb2_grpc
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
-
-PROTOCOL_VERSION = "1"
-"""Version of the environment protocol that this client speaks."""
 
 _PAGE_SIZE = 1000
 
@@ -52,13 +50,13 @@ class Lookup:
 
     async def server_info(self) -> ServerInfo:
         """Who answers; raise ConfigError if it speaks another protocol."""
-        request = environment_pb2.GetServerInfoRequest(protocol_version=PROTOCOL_VERSION)
+        request = environment_pb2.GetServerInfoRequest(protocol_version=ENVIRONMENT_PROTOCOL_VERSION)
         reply = await self._ask(self._stub.GetServerInfo, request, timeout_s=self._config.attempt_timeout_s)
         info = server_info_from_proto(reply)
-        if info.protocol_version != PROTOCOL_VERSION:
+        if info.protocol_version != ENVIRONMENT_PROTOCOL_VERSION:
             raise ConfigError(
                 f"the env server at {self._peer.address} speaks protocol {info.protocol_version!r}, this client "
-                f"{PROTOCOL_VERSION!r}; install the same longturn version on both sides",
+                f"{ENVIRONMENT_PROTOCOL_VERSION!r}; install the same longturn version on both sides",
                 reason="PROTOCOL_MISMATCH",
             )
         return info

@@ -9,26 +9,37 @@ from __future__ import annotations
 import fcntl
 import hashlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
 from longturn.codec import identity_from_proto, identity_to_proto
-from longturn.errors import ConfigError, WireError
+from longturn.errors import ConfigError, LongturnError, WireError
 from longturn.records import TrajectoryIdentity
 from longturn.v1 import dispatch_pb2
 
 _SUFFIX = ".submission"
 
 
+class SpoolError(LongturnError):
+    """The folder cannot be used any more, as on a full disk; the message names it."""
+
+    reason = "SPOOL_FAILED"
+
+
 class Spool:
     """Unacknowledged submissions by identity, oldest first. One process per folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Open a folder and read what an earlier life left; raise ConfigError if another process uses it."""
-        folder.mkdir(parents=True, exist_ok=True)
+        """Open a folder and read what an earlier life left; raise ConfigError if another process uses it.
+
+        This and all other methods raise SpoolError if the disk refuses.
+        """
         self._folder = folder
-        self._lock = (folder / "lock").open("w")
+        with _disk(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = (folder / "lock").open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -43,15 +54,18 @@ class Spool:
         message = dispatch_pb2.SubmitTrajectory(trajectory=trajectory, identity=identity_to_proto(identity))
         path = self._path(identity)
         partial = path.with_suffix(".partial")
-        partial.write_bytes(message.SerializeToString())
-        partial.replace(path)
+        with _disk(path):
+            partial.write_bytes(message.SerializeToString())
+            partial.replace(path)
         self._submissions[identity] = message
         return message
 
     def remove(self, identity: TrajectoryIdentity) -> None:
         """Forget an acknowledged trajectory; unknown ones are acks that came twice."""
         if self._submissions.pop(identity, None) is not None:
-            self._path(identity).unlink(missing_ok=True)
+            path = self._path(identity)
+            with _disk(path):
+                path.unlink(missing_ok=True)
 
     def __len__(self) -> int:
         return len(self._submissions)
@@ -75,9 +89,23 @@ class Spool:
         return self._folder / f"{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}{_SUFFIX}"
 
     def _read_all(self) -> Iterator[dispatch_pb2.SubmitTrajectory]:
-        files = sorted(self._folder.glob(f"*{_SUFFIX}"), key=lambda path: path.stat().st_mtime_ns)
+        with _disk(self._folder):
+            files = sorted(self._folder.glob(f"*{_SUFFIX}"), key=lambda path: path.stat().st_mtime_ns)
         for path in files:
+            with _disk(path):
+                data = path.read_bytes()
             try:
-                yield dispatch_pb2.SubmitTrajectory.FromString(path.read_bytes())
+                yield dispatch_pb2.SubmitTrajectory.FromString(data)
             except DecodeError as error:
                 raise WireError(f"{path} is damaged; delete it to go on without its trajectory") from error
+
+
+@contextmanager
+def _disk(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SpoolError(
+            f"{path} cannot be used ({error.strerror}); free space and start the pool again: nothing acked is lost, "
+            "what was not kept is played again"
+        ) from error

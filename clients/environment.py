@@ -13,7 +13,6 @@ survived: episodes are attached again and unanswered steps are repeated under th
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import platform
@@ -31,6 +30,7 @@ from clients.config import EnvClientConfig
 from clients.episode import RemoteEpisode
 from clients.lookup import Lookup
 from clients.play_stream import OwnedEpisode, PlayCallType, PlayStream
+from clients.shared_wait import SharedWait
 from longturn.codec import end_cause_to_proto, step_result_from_proto, task_to_proto
 from longturn.errors import CallRefusedError, ConfigError, EpisodeLostError, LongturnError
 from longturn.records import EndCause, StepResult, Task
@@ -54,6 +54,7 @@ class EnvClient:
         token = config.token.get_secret_value()
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._client_id = config.client_id or f"{platform.node()}-{os.getpid()}-{secrets.token_hex(3)}"[:128]
+        self._refused_wait = SharedWait(board, "env_server", budget_s=config.refused_budget_s)
         self._data_hashes = dict(config.data_hashes)
         self._background: list[asyncio.Task[None]] = []
         self._info: ServerInfo | None = None
@@ -240,18 +241,14 @@ class EnvClient:
         self, call: environment_pb2.PlayCall, reply: environment_pb2.PlayReply, *, timeout_s: float, episode_id: str
     ) -> environment_pb2.PlayReply:
         """Repeat a call that was refused for now, as often as the server asks and the budget allows."""
-        started_s = time.monotonic()
-        with contextlib.ExitStack() as stack:
+        deadline_s = time.monotonic() + self._config.refused_budget_s
+        first = error_from_call(reply.error)
+        with self._refused_wait.waiting(f"{first.reason}: {first}"):
             while reply.WhichOneof("reply") == "error":
                 error = error_from_call(reply.error)
                 delay_s = _retry_delay_s(error)
-                left_s = self._config.refused_budget_s - (time.monotonic() - started_s)
-                if delay_s is None or delay_s > left_s:
+                if delay_s is None or time.monotonic() + delay_s > deadline_s:
                     raise error
-                if self._board is not None:
-                    reason = f"{error.reason}: {error}"
-                    budget_s = self._config.refused_budget_s
-                    stack.enter_context(self._board.waiting("env_server", reason, budget_s=budget_s))
                 await asyncio.sleep(delay_s)
                 again = environment_pb2.PlayCall()
                 again.CopyFrom(call)

@@ -249,6 +249,24 @@ def test_a_full_server_is_waited_for(tmp_path: Path) -> None:
         asyncio.run(main(server.address))
 
 
+def test_waiting_for_a_full_server_is_one_wait_however_often_it_refuses(tmp_path: Path) -> None:
+    async def main(address: str) -> None:
+        board = StatusBoard("actors", Metrics())
+        async with EnvClient(_config(address), board=board) as envs:
+            held = await envs.start(ECHO)
+            starting = [asyncio.create_task(envs.start(ECHO, seed=seed)) for seed in (1, 2)]
+            # The server asks for a second between attempts: several have been refused by now.
+            await until(lambda: any(wait.waited_s > 3.5 for wait in board.snapshot().waits))
+            assert len(board.snapshot().waits) == 1
+            await held.end()
+            for start in asyncio.as_completed(starting):
+                await (await start).end()
+            assert not board.snapshot().waits
+
+    with server_process(tmp_path, settings=["max_episodes=1"]) as server:
+        asyncio.run(main(server.address))
+
+
 def test_a_full_server_is_reported_when_the_budget_is_spent(tmp_path: Path) -> None:
     async def main(address: str) -> None:
         async with EnvClient(_config(address, refused_budget_s=0.0)) as envs:

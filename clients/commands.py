@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +21,7 @@ from longturn.records import KnobValue
 if TYPE_CHECKING:
     from clients.evaluate import PanelChoice
     from clients.evaluation import Evaluation
+    from clients.panel import Outcome
 
 Server = Annotated[str | None, typer.Option("--server", help="host:port of the env server.")]
 TaskFile = Annotated[Path | None, typer.Option("--tasks", help="Task file (JSONL); or name --env and --split.")]
@@ -153,7 +154,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
     """Play a fixed panel once and print success with its 95 % Wilson interval."""
-    from clients.evaluate import PolicyChoice, run_evaluation, write_results, write_trajectories
+    from clients.evaluate import PolicyChoice, run_evaluation
     from clients.panel import PanelOptions
     from clients.progress import episode_progress
 
@@ -172,16 +173,29 @@ def evaluate(
         work = run_evaluation(config, choice, panel, options, on_start=progress.expect, on_outcome=progress.add)
         evaluation, outcomes = asyncio.run(work)
     facts: dict[str, object] = {"policy": policy, "temperature": temperature, "seed": seed, "max_turns": max_turns}
-    if out is not None:
-        write_results(out, evaluation, outcomes, facts)
-    if record is not None:
-        write_trajectories(record, outcomes)
+    _write(evaluation, outcomes, facts, out=out, record=record)
     if as_json:
         typer.echo(json.dumps({**facts, **evaluation.to_json()}))
     else:
         _show(evaluation, title=f"{policy} at temperature {temperature:g}")
     if evaluation.failed:
         raise typer.Exit(1)
+
+
+def _write(
+    evaluation: Evaluation,
+    outcomes: Sequence[Outcome],
+    facts: Mapping[str, object],
+    *,
+    out: Path | None,
+    record: Path | None,
+) -> None:
+    from clients.evaluate import write_results, write_trajectories
+
+    if out is not None:
+        write_results(out, evaluation, outcomes, facts)
+    if record is not None:
+        write_trajectories(record, outcomes)
 
 
 def play(

@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clients.agents import Agent, Move
+from clients.catalog import EnvironmentInfo
 from clients.environment import EnvClient
 from clients.episode import RemoteEpisode
+from longturn.errors import EpisodeError
 from longturn.metrics import Metrics
 from longturn.records import (
     EndCause,
+    EngineInfo,
     RenderMode,
     SamplingParams,
     StepResult,
@@ -98,35 +101,8 @@ class Actor:
         except BaseException:
             episode.abandon(EndCause.CLIENT_REQUEST)
             raise
-        initial = episode.initial
-        return Trajectory(
-            identity=plan.identity,
-            retry_index=plan.retry_index,
-            task=plan.task,
-            task_kind=plan.task_kind,
-            seed=plan.seed,
-            initial_observation=initial.observation,
-            initial_progress=initial.progress,
-            initial_state_hash=initial.state_hash,
-            turns=tuple(turns),
-            status=final.status,
-            end_cause=final.end_cause,
-            failure=final.failure,
-            episode_return=final.episode_return,
-            score=final.score,
-            score_min=info.score_min,
-            score_max=info.score_max,
-            success=final.success,
-            sampling=plan.sampling,
-            tokenizer_hash=plan.tokenizer_hash,
-            environment_version=episode.environment_version,
-            data_hash=episode.data_hash,
-            engine=agent.engine,
-            render_mode=plan.render_mode,
-            used_privileged=plan.with_progress or plan.with_oracle,
-            started_at_s=started_at_s,
-            duration_s=time.monotonic() - began_s,
-        )
+        trajectory = _trajectory(plan, info, episode, turns, final, agent.engine)
+        return replace(trajectory, started_at_s=started_at_s, duration_s=time.monotonic() - began_s)
 
     async def _play_within(
         self, plan: EpisodePlan, episode: RemoteEpisode, agent: Agent, turns: list[Turn]
@@ -138,7 +114,17 @@ class Actor:
         except TimeoutError:
             if not wall.expired():
                 raise
-            return await episode.end(EndCause.TIME_LIMIT)
+            return await self._cut(episode, turns)
+
+    async def _cut(self, episode: RemoteEpisode, turns: list[Turn]) -> StepResult:
+        """End an episode whose time is up; a step in flight may still have been applied, and its turn is not data."""
+        final = await episode.end(EndCause.TIME_LIMIT)
+        if final.turn_index != len(turns):
+            raise EpisodeError(
+                f"the wall budget ended it during turn {len(turns)}, which the server still finished",
+                reason="CUT_DURING_STEP",
+            )
+        return final
 
     async def _play_turns(self, episode: RemoteEpisode, agent: Agent, turns: list[Turn]) -> StepResult:
         result = episode.initial
@@ -153,6 +139,43 @@ class Actor:
             turns.append(_turn(move, result, policy_s=acted_s - asked_s, environment_s=done_s - acted_s))
             self._metrics.count("actors/turn/num_played")
         return result
+
+
+def _trajectory(
+    plan: EpisodePlan,
+    info: EnvironmentInfo,
+    episode: RemoteEpisode,
+    turns: list[Turn],
+    final: StepResult,
+    engine: EngineInfo | None,
+) -> Trajectory:
+    initial = episode.initial
+    return Trajectory(
+        identity=plan.identity,
+        retry_index=plan.retry_index,
+        task=plan.task,
+        task_kind=plan.task_kind,
+        seed=plan.seed,
+        initial_observation=initial.observation,
+        initial_progress=initial.progress,
+        initial_state_hash=initial.state_hash,
+        turns=tuple(turns),
+        status=final.status,
+        end_cause=final.end_cause,
+        failure=final.failure,
+        episode_return=final.episode_return,
+        score=final.score,
+        score_min=info.score_min,
+        score_max=info.score_max,
+        success=final.success,
+        sampling=plan.sampling,
+        tokenizer_hash=plan.tokenizer_hash,
+        environment_version=episode.environment_version,
+        data_hash=episode.data_hash,
+        engine=engine,
+        render_mode=plan.render_mode,
+        used_privileged=plan.with_progress or plan.with_oracle,
+    )
 
 
 def _turn(move: Move, result: StepResult, *, policy_s: float, environment_s: float) -> Turn:

@@ -82,7 +82,8 @@ class TokenAgent:
         """Render, sample, read."""
         added_ids = self._render(result.observation)
         # A turn starts only if it can use its whole budget: no completion is ever cut by the episode's limit.
-        num_needed = len(self._history) + len(added_ids) + self._sampling.max_new_tokens
+        num_added = len(added_ids) + self._sampling.max_new_tokens + self._renderer.max_closing_tokens
+        num_needed = len(self._history) + num_added
         if self._max_episode_tokens and num_needed > self._max_episode_tokens:
             return None
         self._history.extend(added_ids)
@@ -90,7 +91,7 @@ class TokenAgent:
             self._history, self._sampling, episode_key=self._episode_key, turn_index=result.turn_index
         )
         self.engine = completion.engine
-        parsed = self._renderer.parse(completion.token_ids, completion.finish_reason)
+        parsed = self._renderer.parse(completion.token_ids)
         self._history.extend(completion.token_ids)
         self._history.extend(parsed.closing_ids)
         return _move(added_ids, completion, parsed)

@@ -23,7 +23,7 @@ from typing import Protocol
 from tokenizers import Tokenizer
 
 from longturn.errors import ConfigError
-from longturn.records import FinishReason, RenderMode, TokenSpan
+from longturn.records import RenderMode, TokenSpan
 from longturn.tag_format import ACTION_END_TAG, ACTION_TAG, OBSERVATION_TAG, TAGS, THINK_END_TAG, THINK_TAG
 
 CUT_MARK = "[...]"
@@ -62,12 +62,14 @@ class Renderer(Protocol):
     tokenizer_hash: str
     """SHA-256 of the tokenizer's file; the learner trains with the same one."""
     stop_token_ids: tuple[int, ...]
+    max_closing_tokens: int
+    """Most tokens that `ParsedCompletion.closing_ids` may hold."""
 
     def render(self, observation: str) -> RenderedObservation:
         """The ids that this observation adds to the prompt."""
         ...
 
-    def parse(self, completion_ids: Sequence[int], finish_reason: FinishReason) -> ParsedCompletion:
+    def parse(self, completion_ids: Sequence[int]) -> ParsedCompletion:
         """Read a completion; whatever its ids are, this never raises."""
         ...
 
@@ -76,6 +78,7 @@ class TagRenderer:
     """The plain tag format."""
 
     mode = RenderMode.APPEND
+    max_closing_tokens = 3
 
     def __init__(self, tokenizer: Tokenizer, *, tokenizer_hash: str, max_observation_tokens: int) -> None:
         """Raise ConfigError if a tag is not one token of the tokenizer, or the budget is below 16 tokens."""
@@ -119,11 +122,12 @@ class TagRenderer:
             added_ids=(self._observation_id, *ids, self._think_id), was_cut=was_cut, was_neutralised=was_neutralised
         )
 
-    def parse(self, completion_ids: Sequence[int], finish_reason: FinishReason) -> ParsedCompletion:
+    def parse(self, completion_ids: Sequence[int]) -> ParsedCompletion:
         """Find reasoning and action by the positions of the tags.
 
         Tolerant: without `</think>` the reasoning ends at `<action>`, without `<action>` the action is what follows
-        `</think>`, without `</action>` it runs to the end; all of these have `format_valid` false.
+        `</think>`, without `</action>` it runs to the end; all of these have `format_valid` false. Only the ids count:
+        an engine that stops at the last token of its budget may say that the length stopped it.
         """
         ids = list(completion_ids)
         think_end = _find(ids, self._think_end_id, 0)
@@ -141,7 +145,6 @@ class TagRenderer:
             and not self._text(ids[think_end + 1 : action_start])
             and self._special_ids.isdisjoint(ids[:reasoning_end])
             and self._special_ids.isdisjoint(ids[body_start:body_end])
-            and finish_reason is FinishReason.STOP
         )
         return ParsedCompletion(
             action=action,

@@ -309,7 +309,7 @@ class Trajectory:
     @property
     def num_completion_tokens(self) -> int:
         """Number of tokens the policy sampled in all turns."""
-        return sum(len(turn.completion_ids) for turn in self.turns)
+        return sum(len(turn.completion_ids) - turn.num_synthetic_tokens for turn in self.turns)
 
     @property
     def oldest_policy_version(self) -> int | None:

@@ -22,7 +22,7 @@ from clients.policies.sglang import SglangPolicy
 from clients.policies.text import OraclePolicy, RandomPolicy, ScriptedTextPolicy
 from clients.renderer import TagRenderer
 from longturn.codec import trajectory_from_bytes, trajectory_to_bytes
-from longturn.errors import PolicyError
+from longturn.errors import EpisodeError, PolicyError
 from longturn.metrics import Metrics
 from longturn.records import (
     EndCause,
@@ -159,8 +159,43 @@ def test_a_completion_cut_by_length_is_closed_by_tokens_that_nobody_sampled(
             assert (len(turn.completion_ids), turn.num_synthetic_tokens) == (7, 3)
             assert turn.behavior_logprobs == (-0.5,) * 4 + (0.0,) * 3
             assert turn.policy_spans == (PolicySpan(start=0, end=7, policy_version=0),)
+        assert trajectory.num_completion_tokens == 2 * 4
         first, second = trajectory.turns
         assert engine.asks[1].input_ids == first.prompt_ids + first.completion_ids + second.prompt_ids
+
+    asyncio.run(main())
+
+
+def test_a_completion_that_ends_properly_is_valid_whatever_the_engine_calls_its_end(
+    address: str, renderer: TagRenderer, tokenizer_path: Path
+) -> None:
+    """SGLang tests the length before the stop tokens."""
+
+    async def main() -> None:
+        async with serving_engine(echo_script(tokenizer_path)) as engine:
+            engine.interfere = lambda ask, answer: replace(answer, finish={"type": "length", "length": len(answer.ids)})
+            trajectory = await _play(address, renderer, engine)
+        for turn in trajectory.turns:
+            assert turn.finish_reason is FinishReason.LENGTH
+            assert turn.format_valid
+            assert turn.num_synthetic_tokens == 0
+
+    asyncio.run(main())
+
+
+def test_no_episode_exceeds_its_token_budget_even_if_every_turn_must_be_closed(
+    address: str, renderer: TagRenderer, tokenizer_path: Path
+) -> None:
+    async def main() -> None:
+        plan = replace(PLAN, sampling=SamplingParams(max_new_tokens=4, seed=1))
+        async with serving_engine(echo_script(tokenizer_path)) as engine:
+            whole = await _play(address, renderer, engine, plan=replace(plan, max_turns=2))
+            sizes = [len(turn.prompt_ids) + len(turn.completion_ids) for turn in whole.turns]
+            exact = await _play(address, renderer, engine, plan=plan, max_episode_tokens=sum(sizes))
+            less = await _play(address, renderer, engine, plan=plan, max_episode_tokens=sum(sizes) - 1)
+        assert len(exact.turns) == 2
+        assert len(less.turns) == 1
+        assert exact.end_cause is less.end_cause is EndCause.TOKEN_LIMIT
 
     asyncio.run(main())
 
@@ -175,7 +210,7 @@ def test_the_token_budget_ends_an_episode_before_a_turn_that_does_not_fit(
         num_second_prompt = len(engine.asks[1].input_ids)
         plan = replace(PLAN, max_turns=3)
         async with serving_engine(echo_script(tokenizer_path)) as engine:
-            limit = num_second_prompt + SAMPLING.max_new_tokens + spare
+            limit = num_second_prompt + SAMPLING.max_new_tokens + renderer.max_closing_tokens + spare
             trajectory = await _play(address, renderer, engine, plan=plan, max_episode_tokens=limit)
         assert (trajectory.status, trajectory.end_cause) == (EpisodeStatus.TRUNCATED, EndCause.TOKEN_LIMIT)
         assert len(trajectory.turns) == num_turns
@@ -191,7 +226,7 @@ def test_an_episode_that_ends_with_its_last_tokens_is_not_called_truncated(
     async def main() -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine:
             await _play(address, renderer, engine)
-            limit = len(engine.asks[-1].input_ids) + SAMPLING.max_new_tokens
+            limit = len(engine.asks[-1].input_ids) + SAMPLING.max_new_tokens + renderer.max_closing_tokens
             trajectory = await _play(address, renderer, engine, max_episode_tokens=limit)
         assert trajectory.status is EpisodeStatus.TERMINATED
         assert trajectory.end_cause is None
@@ -206,6 +241,22 @@ def test_the_wall_budget_truncates_by_time(address: str, renderer: TagRenderer, 
             trajectory = await _play(address, renderer, engine, plan=replace(PLAN, max_episode_s=0.5))
         assert (trajectory.status, trajectory.end_cause) == (EpisodeStatus.TRUNCATED, EndCause.TIME_LIMIT)
         assert len(trajectory.turns) == 2
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("horizon", [1, 3])
+def test_an_episode_whose_time_ends_during_a_step_is_broken(address: str, horizon: int) -> None:
+    """The server finishes the step, so a trajectory without its turn would carry a return that no turn explains."""
+
+    async def main() -> None:
+        knobs = {"horizon": horizon, "observation_bytes": 100, "step_sleep_ms": 1500.0}
+        task = Task(environment="echo", task_id=ECHO.task_id, knobs=knobs)
+        plan = EpisodePlan(task=task, seed=8, max_episode_s=0.5)
+        async with _actor(address) as actor:
+            with pytest.raises(EpisodeError, match="during turn 0") as error:
+                await actor.play(plan, TextAgent(ScriptedTextPolicy(["amber"]).begin(0)))
+        assert error.value.reason == "CUT_DURING_STEP"
 
     asyncio.run(main())
 

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from clients.renderer import CUT_MARK, TAGS, TagRenderer, load_tag_renderer
 from longturn.errors import ConfigError
-from longturn.records import FinishReason, TokenSpan
+from longturn.records import TokenSpan
 from tests.clients.tokens import EXTRA_SPECIAL, write_tokenizer
 
 
@@ -35,7 +35,7 @@ def test_an_observation_is_added_between_its_tag_and_a_forced_think_tag(
 
 def test_a_well_formed_completion_is_read_by_positions(renderer: TagRenderer, tokenizer_path: Path) -> None:
     ids = _ids(tokenizer_path, "exits east</think><action>go east</action>")
-    parsed = renderer.parse(ids, FinishReason.STOP)
+    parsed = renderer.parse(ids)
     assert (parsed.reasoning, parsed.action, parsed.format_valid) == ("exits east", "go east", True)
     assert parsed.closing_ids == ()
     assert parsed.reasoning_span == TokenSpan(start=0, end=10)
@@ -62,22 +62,15 @@ def test_a_well_formed_completion_is_read_by_positions(renderer: TagRenderer, to
 def test_a_malformed_completion_still_gives_an_action_and_a_well_formed_history(
     renderer: TagRenderer, tokenizer_path: Path, completion: str, action: str, closing: str
 ) -> None:
-    parsed = renderer.parse(_ids(tokenizer_path, completion), FinishReason.STOP)
+    parsed = renderer.parse(_ids(tokenizer_path, completion))
     assert parsed.action == action
     assert not parsed.format_valid
     assert _text(tokenizer_path, parsed.closing_ids) == closing
 
 
-def test_a_completion_cut_by_length_is_not_valid_even_if_it_looks_so(
-    renderer: TagRenderer, tokenizer_path: Path
-) -> None:
-    ids = _ids(tokenizer_path, "a</think><action>go</action>")
-    assert not renderer.parse(ids, FinishReason.LENGTH).format_valid
-
-
 def test_blanks_between_the_tags_are_allowed(renderer: TagRenderer, tokenizer_path: Path) -> None:
     ids = _ids(tokenizer_path, "a</think>\n <action> go </action>")
-    parsed = renderer.parse(ids, FinishReason.STOP)
+    parsed = renderer.parse(ids)
     assert parsed.format_valid
     assert parsed.action == "go"
 
@@ -121,9 +114,9 @@ def test_no_completion_makes_the_parser_raise(data: st.DataObject, renderer: Tag
     last = 255 + len(TAGS) + 1
     tags = st.integers(min_value=256, max_value=last)
     ids = data.draw(st.lists(st.one_of(st.integers(min_value=0, max_value=last), tags), max_size=60))
-    reason = data.draw(st.sampled_from(FinishReason))
-    parsed = renderer.parse(ids, reason)
+    parsed = renderer.parse(ids)
     history = ids + list(parsed.closing_ids)
+    assert len(parsed.closing_ids) <= renderer.max_closing_tokens
     assert history[-1] == renderer.stop_token_ids[0]
     parsed.action.encode("utf-8")
     for span in (parsed.reasoning_span, parsed.action_span):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from learner.ledger.versions import VersionTable
+from learner.rows import RowError, build_rows
 from longturn.records import EndCause, EpisodeStatus, LogprobConvention, Purpose, Trajectory
 
 
@@ -14,6 +15,8 @@ class AcceptanceRules:
 
     tokenizer_hash: str
     temperature: float
+    vocabulary_size: int
+    max_row_tokens: int
 
 
 def refusal_reason(trajectory: Trajectory, rules: AcceptanceRules, *, purpose: Purpose, versions: VersionTable) -> str:
@@ -50,4 +53,13 @@ def _sampling_refusal(trajectory: Trajectory, rules: AcceptanceRules, purpose: P
         return f"TRUNCATED_SAMPLING: top_p {sampling.top_p} and top_k {sampling.top_k}; training needs 1 and 0"
     if abs(sampling.temperature - rules.temperature) > 1e-6:
         return f"TEMPERATURE: sampled at {sampling.temperature}, the run trains at {rules.temperature}"
+    return _row_refusal(trajectory, rules)
+
+
+def _row_refusal(trajectory: Trajectory, rules: AcceptanceRules) -> str:
+    """Rows that the learner cannot build are refused here: in a batch they would end every start of the learner."""
+    try:
+        build_rows(trajectory, vocabulary_size=rules.vocabulary_size, max_row_tokens=rules.max_row_tokens)
+    except RowError as error:
+        return f"{error.reason}: {error}"
     return ""

@@ -39,6 +39,8 @@ class DispatchRules:
     num_batches: int
     config_digest: str
     tokenizer_hash: str
+    vocabulary_size: int
+    max_row_tokens: int
     heartbeat_s: float
     pool_timeout_s: float
     eval_temperature: float | None
@@ -76,7 +78,12 @@ class Assigner:
         self.end_reason: str | None = None
         self.pools = PoolBook(timeout_s=rules.pool_timeout_s)
         self.outbox: list[tuple[bytes, Body]] = []
-        self._acceptance = AcceptanceRules(tokenizer_hash=rules.tokenizer_hash, temperature=rules.play.temperature)
+        self._acceptance = AcceptanceRules(
+            tokenizer_hash=rules.tokenizer_hash,
+            temperature=rules.play.temperature,
+            vocabulary_size=rules.vocabulary_size,
+            max_row_tokens=rules.max_row_tokens,
+        )
         self._last_beat_s = clock()
         self._asked_s: dict[bytes, float] = {}
         self._handlers: dict[type[object], Callable[[bytes, Any], None]] = {

@@ -9,8 +9,14 @@ import typer
 
 from learner.config import LearnConfig
 from learner.imitation.config import ImitateConfig
+from longturn.errors import LongturnError
 from longturn.logs import LogFormat
 from longturn.options import ConfigPath, DryRun, LogFormatOption, Overrides, ReadyFile, begin
+
+_FAILURES = {
+    "NO_GROUPS": "for want of complete groups: the log says why groups failed",
+    "NON_FINITE": "because scores or gradients were not finite: lower learner.optimizer.learning_rate",
+}
 
 
 def learn(
@@ -44,3 +50,9 @@ def learn(
     reason = run_learner(settings, resume=resume, ready_file=ready_file)
     if reason == "STOPPED":
         raise typer.Exit(130)
+    if reason in _FAILURES:
+        raise LongturnError(
+            f"the run ended with {reason}: learner.stop.max_skipped_in_a_row = {settings.stop.max_skipped_in_a_row} "
+            f"batches in a row were not trained, {_FAILURES[reason]}; raise the setting to go on from where it is",
+            reason=reason,
+        )

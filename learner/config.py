@@ -10,6 +10,10 @@ from pydantic import Field, model_validator
 from longturn.config import Config
 
 
+_END_TOKENS = 3
+"""Closing tags that may follow the last sampled token of an episode whose budget is used up."""
+
+
 class ModelConfig(Config):
     """The weights that training starts from."""
 
@@ -20,7 +24,7 @@ class ModelConfig(Config):
     num_threads: int = Field(default=1, ge=1)
     """Threads of torch."""
     max_row_tokens: int = Field(default=8192, ge=16)
-    """A longer row is an error: the episode budget must lie below."""
+    """Trajectories with a longer row are refused: the episode budget must lie below."""
 
 
 class TasksConfig(Config):
@@ -264,7 +268,8 @@ class StopConfig(Config):
     """When to stop before the planned batches."""
 
     max_skipped_in_a_row: int = Field(default=10, ge=1)
-    """Rule NO_SIGNAL: that many batches without an update in a row end the run."""
+    """That many batches without an update in a row end the run: by rule NO_SIGNAL, without error, if every group was
+    filtered away; as an error NO_GROUPS if groups failed, or NON_FINITE if numbers did."""
 
 
 class EvaluationConfig(Config):
@@ -374,8 +379,11 @@ class LearnConfig(Config):
             )
         if self.snr.filter != "none" and self.batch.group_size < 2:
             raise ValueError("batch.group_size must be 2 or more, or snr.filter = none: one member has no variance")
-        if self.play.max_episode_tokens > self.model.max_row_tokens:
-            raise ValueError("play.max_episode_tokens lies above model.max_row_tokens")
+        if self.play.max_episode_tokens + _END_TOKENS > self.model.max_row_tokens:
+            raise ValueError(
+                f"play.max_episode_tokens must lie at least {_END_TOKENS} below model.max_row_tokens, which is "
+                f"{self.model.max_row_tokens}: an episode that used up its budget is still ended by closing tags"
+            )
         return self
 
     @property

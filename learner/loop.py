@@ -7,6 +7,7 @@ from learner.filters.selection import Selection
 from learner.history import extend_history
 from learner.ledger.records import BatchOutcome
 from learner.phases import Parts, evaluate, finish_trained, publish_first, record_verdicts, save, train, write_measures
+from learner.state import NO_SIGNAL
 from learner.update import select_groups
 
 
@@ -38,11 +39,11 @@ def run(parts: Parts) -> str:
 
 
 def end_reason(parts: Parts) -> str | None:
-    """COMPLETED after the planned batches, NO_SIGNAL after too many skipped in a row, else None."""
+    """COMPLETED after the planned batches; after too many skipped in a row, why they were skipped; else None."""
     if parts.state.batches_consumed >= parts.config.batch.num_batches:
         return "COMPLETED"
     if parts.state.skipped_in_a_row >= parts.config.stop.max_skipped_in_a_row:
-        return "NO_SIGNAL"
+        return parts.state.skip_reason
     return None
 
 
@@ -50,7 +51,7 @@ def empty_reason(batch: Batch, selection: Selection) -> str | None:
     """Why a batch has nothing to train; None if it has."""
     if not batch.groups:
         return "NO_GROUPS"
-    return "NO_SIGNAL" if selection.is_empty else None
+    return NO_SIGNAL if selection.is_empty else None
 
 
 def advance(parts: Parts, batch: Batch, selection: Selection, skip_reason: str | None) -> None:
@@ -66,4 +67,9 @@ def advance(parts: Parts, batch: Batch, selection: Selection, skip_reason: str |
     )
     state.batches_consumed += 1
     state.skipped_in_a_row = 0 if was_trained else state.skipped_in_a_row + 1
+    if was_trained:
+        state.skip_reason = NO_SIGNAL
+    elif skip_reason not in (None, NO_SIGNAL):
+        # One batch that broke among many that were filtered is what somebody has to look at.
+        state.skip_reason = skip_reason
     state.length_bias.observe(batch.taken, kept)

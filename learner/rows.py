@@ -127,7 +127,10 @@ def _drafts(trajectory: Trajectory) -> list[_Draft]:
 
 def _check_ids(trajectory: Trajectory, vocabulary_size: int) -> None:
     for turn_index, turn in enumerate(trajectory.turns):
-        for token_id in (*turn.prompt_ids, *turn.completion_ids):
+        ids = (*turn.prompt_ids, *turn.completion_ids)
+        if not ids:
+            continue
+        for token_id in (min(ids), max(ids)):
             if not 0 <= token_id < vocabulary_size:
                 raise ValueError(f"turn {turn_index} holds id {token_id}, the model has {vocabulary_size}")
     if trajectory.turns and not trajectory.turns[0].prompt_ids:

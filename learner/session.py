@@ -85,6 +85,7 @@ class _Session:
         config = self._config
         torch.set_num_threads(config.model.num_threads)
         torch.manual_seed(config.seed)
+        self._warn_of_bias()
         resumed = self._resumed(resume)
         # Weights come from the checkpoint; what the tokenizer is, from either.
         model = PolicyModel.load(resumed.path if resumed else config.model.path, device=config.model.device)
@@ -114,6 +115,13 @@ class _Session:
             status=self._status,
             panel=read_tasks(config.evaluation.path)[: config.evaluation.num_tasks] if config.evaluation.path else (),
         )
+
+    def _warn_of_bias(self) -> None:
+        if self._config.off_policy.accept_bias:
+            logger.warning(
+                "off_policy.accept_bias: updates may be biased by stale data",
+                extra={"mode": self._config.off_policy.mode, "max_policy_lag": self._config.batch.max_policy_lag},
+            )
 
     def _resumed(self, resume: str) -> Resumed | None:
         config = self._config
@@ -199,6 +207,8 @@ class _Session:
             num_batches=config.batch.num_batches,
             config_digest=digest,
             tokenizer_hash=model.tokenizer_hash,
+            vocabulary_size=model.vocabulary_size,
+            max_row_tokens=config.model.max_row_tokens,
             heartbeat_s=config.dispatch.heartbeat_s,
             pool_timeout_s=config.dispatch.pool_timeout_s,
             eval_temperature=config.evaluation.temperature,

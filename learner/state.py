@@ -12,6 +12,10 @@ from learner.length_bias import LengthBiasMeter
 from learner.losses.entropy_history import EntropyHistory, HistoryOptions
 
 
+NO_SIGNAL = "NO_SIGNAL"
+"""Every group of a batch was filtered away."""
+
+
 @dataclass(slots=True, kw_only=True)
 class TrainerState:
     """`training_step` is the trainer version: it indexes beta, the learning rate and the entropy history."""
@@ -20,6 +24,8 @@ class TrainerState:
     training_step: int = 0
     batches_consumed: int = 0
     skipped_in_a_row: int = 0
+    skip_reason: str = NO_SIGNAL
+    """Why they were skipped: NO_SIGNAL if all were for that, else the last other reason."""
     history_digest: str = EMPTY_HISTORY
     entropy_history: EntropyHistory = field(default_factory=EntropyHistory)
     regimes: RegimeTracker = field(default_factory=RegimeTracker)
@@ -37,6 +43,7 @@ class TrainerState:
             "training_step": self.training_step,
             "batches_consumed": self.batches_consumed,
             "skipped_in_a_row": self.skipped_in_a_row,
+            "skip_reason": self.skip_reason,
             "history_digest": self.history_digest,
             "entropy_history": self.entropy_history.to_state(),
             "regimes": self.regimes.to_state(),
@@ -55,6 +62,7 @@ class TrainerState:
             training_step=state["training_step"],
             batches_consumed=state["batches_consumed"],
             skipped_in_a_row=state["skipped_in_a_row"],
+            skip_reason=state["skip_reason"],
             history_digest=state["history_digest"],
             entropy_history=EntropyHistory.from_state(state["entropy_history"], history_options),
             regimes=RegimeTracker.from_state(state["regimes"]),

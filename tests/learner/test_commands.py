@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from longturn.config import dump_config
 from longturn.errors import ConfigError
 from tests.support.learner_run import small_config
+from tests.support.scripted_pool import GiveUp, ScriptedPool
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,6 +43,7 @@ def test_a_dry_run_prints_all_settings() -> None:
         ("publish.pause_mode=in_place", "cache_rule = keep"),
         ("off_policy.mode=none", "accept_bias"),
         ("evaluation.every=3", "evaluation.path"),
+        ("play.max_episode_tokens=8190", "at least 3 below model.max_row_tokens"),
     ],
 )
 def test_a_wrong_setting_is_one_line_that_mends_it(setting: str, message: str) -> None:
@@ -68,6 +72,20 @@ def test_what_a_user_can_get_wrong_at_the_start_names_what_mends_it(
     config = small_config(tmp_path / "run", model_dir, task_path, **changes)
     with pytest.raises(ConfigError, match=message):
         run_learner(config, resume="auto", ready_file=None)
+
+
+def test_a_run_whose_groups_all_fail_ends_with_an_error_that_names_the_rule(
+    tmp_path: Path, model_dir: Path, task_path: Path
+) -> None:
+    config = small_config(tmp_path / "run", model_dir, task_path, stop={"max_skipped_in_a_row": 2})
+    path = tmp_path / "run.toml"
+    path.write_text(dump_config(config, table="learner"), encoding="utf-8")
+    with ScriptedPool(config.dispatch_address, script=lambda member: GiveUp(reason="ENVIRONMENT_LOST")):
+        done = learn("--config", str(path))
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
+    assert "the run ended with NO_GROUPS: learner.stop.max_skipped_in_a_row = 2" in last
+    assert json.loads((config.run_dir / "learner_summary.json").read_text())["reason"] == "NO_GROUPS"
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path, model_dir: Path, task_path: Path) -> None:

@@ -37,6 +37,8 @@ def dispatcher_at(
         num_batches=10,
         config_digest="digest",
         tokenizer_hash="tokens",
+        vocabulary_size=48,
+        max_row_tokens=100,
         heartbeat_s=heartbeat_s,
         pool_timeout_s=1.5,
         eval_temperature=0.0,
@@ -200,6 +202,8 @@ def test_a_nan_logprob_is_refused_and_its_group_fails(dispatcher: Dispatcher, me
         (lambda t: replace(t, status=EpisodeStatus.TRUNCATED, end_cause=EndCause.TIME_LIMIT), "NOT_A_MEMBER"),
         (lambda t: replace(t, status=EpisodeStatus.ABORTED, end_cause=EndCause.STALENESS), "NOT_A_MEMBER"),
         (lambda t: replace(t, turns=(_of_version(t, 77),)), "UNKNOWN_VERSION"),
+        (lambda t: replace(t, turns=(replace(t.turns[0], prompt_ids=(48,)),)), "BAD_ROW"),
+        (lambda t: replace(t, turns=(replace(t.turns[0], prompt_ids=(1,) * 97),)), "BAD_ROW"),
     ],
 )
 def test_what_the_loss_cannot_use_is_refused(

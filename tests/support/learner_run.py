@@ -73,8 +73,9 @@ def rows_of(run_dir: Path) -> list[dict[str, object]]:
     return [row for row in map(json.loads, lines) if "batch" in row]
 
 
-def audited(run_dir: Path) -> AuditReport:
-    """The audit of the newest checkpoint; fails the test if it finds a problem."""
+def audited(run_dir: Path, *, num_slots_closed: int | None = 0) -> AuditReport:
+    """The audit of the newest checkpoint; fails the test if it finds a problem, or other than these closed slots."""
     report = audit(run_dir / "ledger.db", newest_checkpoint(run_dir))
     assert report.problems == []
+    assert num_slots_closed in (None, report.num_slots_closed)
     return report

@@ -17,7 +17,7 @@ ONWARD, RETURN = "onward", "return"
 
 
 class Wanderer:
-    """Takes any exit but the one it came through; back from a dead end, it may leave the way that it first came.
+    """Takes the next exit clockwise with probability `follow_probability`, but back from a dead end it flips a coin.
 
     In a dead end it notes how it entered the room before (`via`). Back in that room, where that leaves a choice, its
     note ends in a plan with the direction that it means: `onward`, or, with probability `return_probability`, `return`
@@ -28,21 +28,23 @@ class Wanderer:
 
     needs_oracle = False
 
-    def __init__(self, return_probability: float = 0.5, noise: float = 0.04) -> None:
+    def __init__(self, return_probability: float = 0.5, follow_probability: float = 1.0, noise: float = 0.04) -> None:
         """`noise` is the share of arbitrary moves; they show how to go on after a mistake and are not imitated."""
-        check_shares(return_probability=return_probability, noise=noise)
+        check_shares(return_probability=return_probability, follow_probability=follow_probability, noise=noise)
         self._return_probability = return_probability
+        self._follow_probability = follow_probability
         self._noise = noise
 
     def begin(self, seed: int) -> _Wandering:
         """A fresh walk; equal seeds walk equally."""
-        return _Wandering(random.Random(seed), self._return_probability, self._noise)
+        return _Wandering(random.Random(seed), self._return_probability, self._follow_probability, self._noise)
 
 
 class _Wandering:
-    def __init__(self, draw: random.Random, return_probability: float, noise: float) -> None:
+    def __init__(self, draw: random.Random, return_probability: float, follow_probability: float, noise: float) -> None:
         self._draw = draw
         self._return_probability = return_probability
+        self._follow_probability = follow_probability
         self._noise = noise
         self._walk = Walk()
         self._plan: tuple[str, str] | None = None
@@ -78,8 +80,13 @@ class _Wandering:
         return " ".join((note, *(self._plan or ())))
 
     def _choose(self) -> str:
-        """As planned; without a plan any exit but the way back, and that only out of a dead end."""
+        """As planned; without a plan the next exit clockwise, or another; back only out of a dead end."""
         if self._plan is not None:
             return self._plan[1]
         here = self._walk.here
-        return self._draw.choice(here.ahead() or [here.came_from or self._draw.choice(DIRECTIONS)])
+        ahead = here.ahead()
+        if not ahead:
+            return here.came_from or self._draw.choice(DIRECTIONS)
+        if len(ahead) == 1 or self._draw.random() < self._follow_probability:
+            return ahead[0]
+        return self._draw.choice(ahead[1:])

@@ -34,9 +34,9 @@ class Maze:
 
 
 def junctions(num_rooms: int) -> Maze:
-    """A chain towards the north; every room has a dead end in the east."""
+    """A chain towards the north; every room has a dead end in the west, which comes first clockwise."""
     passages = {(f"Hall {index}", "north"): f"Hall {index + 1}" for index in range(num_rooms - 1)}
-    passages |= {(f"Hall {index}", "east"): f"Closet {index}" for index in range(num_rooms)}
+    passages |= {(f"Hall {index}", "west"): f"Closet {index}" for index in range(num_rooms)}
     return Maze(passages, start="Hall 0", coin=f"Hall {num_rooms - 1}")
 
 

@@ -103,7 +103,8 @@ def _from_recording(path: Path, which: str | None, *, last: int) -> Iterator[Fou
 
 
 def _listing(found: Sequence[Found]) -> Table:
-    table = Table(Column("trajectory", no_wrap=True), "batch", "kind", "status", "turns", "return", "success", "versions", "verdict")
+    names = ("batch", "kind", "status", "turns", "return", "success", "versions", "verdict")
+    table = Table(Column("trajectory", no_wrap=True), *names)
     for item in found:
         trajectory = item.trajectory
         table.add_row(

@@ -56,12 +56,12 @@ class CommandLines:
         return (*self._daemon("act", "actors"), "--server", server)
 
     def tasks(self, environment: str, split: str, mix: TaskMixConfig, out: Path, server: str) -> Sequence[str]:
-        """Append some tasks to a task file."""
+        """Write some tasks to a task file."""
         filters = [word for name, value in mix.filters.items() for word in ("--filter", f"{name}={value}")]
         return (
             *(*_LONGTURN, "envs", "tasks", "--config", str(self._layout.config), "--server", server),
             *("--env", environment, "--split", split, *filters),
-            *("--skip", str(mix.skip), "--limit", str(mix.num_tasks), "--out", str(out), "--append"),
+            *("--skip", str(mix.skip), "--limit", str(mix.num_tasks), "--out", str(out)),
         )
 
     def prepare(self, tasks: Path, server: str) -> Sequence[str]:

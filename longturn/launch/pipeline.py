@@ -19,7 +19,7 @@ from longturn.launch.supervisor import OneShot, Supervisor
 from longturn.launch.training import train
 from longturn.report.evaluations import evaluation_path
 from longturn.report.summary import GREEDY, SAMPLED
-from longturn.task_file import read_tasks
+from longturn.task_file import TaskEntry, read_tasks, write_tasks
 
 _SHOW_EVERY_S = 0.5
 _STARTED = "server/episode/num_started"
@@ -76,23 +76,32 @@ def check_settings(run: Run) -> Mapping[str, object]:
 
 def write_task_files(run: Run) -> Mapping[str, object]:
     """Write all task files; the panels must share no task with what is trained on."""
-    server = run.crew.env_server()
-    counts: dict[str, object] = {}
+    server, config = run.crew.env_server(), run.config.tasks
+    parts: dict[str, list[Path]] = {}
+    shots: list[OneShot] = []
+    for name, task_set in config.sets().items():
+        parts[name] = [run.layout.tasks(f"{name}-{index}") for index in range(len(task_set.mix))]
+        for mix, part in zip(task_set.mix, parts[name], strict=True):
+            command = run.commands.tasks(config.environment, task_set.split, mix, part, server)
+            shots.append(one_shot(run, f"tasks-{part.stem}", command))
+    run.supervisor.run_all(shots)
+    entries = {name: [entry for path in paths for entry in read_tasks(path)] for name, paths in parts.items()}
+    check_disjoint(entries)
+    for name, listed in entries.items():
+        write_tasks(run.layout.tasks(name), listed)
+        for path in parts[name]:
+            path.unlink()
+    return {name: len(listed) for name, listed in entries.items()}
+
+
+def check_disjoint(entries: Mapping[str, Sequence[TaskEntry]]) -> None:
+    """Raise ConfigError if a panel shares a task with another set; demonstrations and training may share."""
     seen: dict[str, str] = {}
-    for name, task_set in run.config.tasks.sets().items():
-        path = run.layout.tasks(name)
-        path.unlink(missing_ok=True)
-        for mix in task_set.mix:
-            run.screen.show(Progress(phase="task files", text=name))
-            command = run.commands.tasks(run.config.tasks.environment, task_set.split, mix, path, server)
-            run.supervisor.run(one_shot(run, "tasks", command))
-        entries = read_tasks(path)
-        counts[name] = len(entries)
-        for entry in entries:
+    for name, listed in entries.items():
+        for entry in listed:
             earlier = seen.setdefault(entry.task.task_id, name)
             if earlier != name and {earlier, name} != {"warmstart", "train"}:
                 raise ConfigError(f"task {entry.task.task_id} is in the sets {earlier} and {name}; change tasks.{name}")
-    return counts
 
 
 def prepare_games(run: Run) -> Mapping[str, object]:

@@ -15,7 +15,7 @@ export TOKENIZERS_PARALLELISM ?= false
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))
+SUPPORTED := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))
 PYTHON ?= $(shell for name in python3.11 python3.12 python3 python; do \
 	$$name -c '$(SUPPORTED)' 2>/dev/null && echo $$name && break; done)
 RUN ?= quickstart
@@ -30,7 +30,7 @@ help:
 install: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints/tested.txt
-	@test -n "$(PYTHON)" || { echo "no Python 3.11 or 3.12 found: install one, or run make PYTHON=/path/to/python"; exit 2; }
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or 3.12 with venv found: install one (and python3-venv), or run make PYTHON=/path/to/python"; exit 2; }
 	@command -v cc >/dev/null || { echo "no C compiler found (the interpreter of the games is built from source): install gcc and make"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV); the first time takes some minutes"

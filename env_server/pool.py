@@ -71,17 +71,23 @@ class WorkerPool:
 
         Raises ConfigError if one cannot start.
         """
-        for _ in range(self._settings.num_workers):
-            await self._raise_worker()
+        limit_s = self._settings.ready_timeout_s
         try:
-            async with asyncio.timeout(self._settings.ready_timeout_s):
-                described = await asyncio.gather(*(worker.ready for worker in self.workers))
-        except (WorkerLostError, TimeoutError) as error:
-            raise ConfigError(
-                f"a {self._setup.name} process did not become ready ({error or 'timeout'}); its output is above;"
-                " a slow machine may need a larger env_server.worker_ready_timeout_s"
-            ) from error
+            async with asyncio.timeout(limit_s):
+                for _ in range(self._settings.num_workers):
+                    await self._raise_worker()
+                described = await asyncio.gather(*(asyncio.shield(worker.ready) for worker in self.workers))
+        except WorkerLostError as error:
+            raise self._not_ready(str(error)) from error
+        except TimeoutError as error:
+            raise self._not_ready(f"not within {limit_s:g} s") from error
         return described[0]
+
+    def _not_ready(self, why: str) -> ConfigError:
+        return ConfigError(
+            f"a {self._setup.name} process did not become ready ({why}); its output is above;"
+            " a slow machine may need a larger env_server.worker_ready_timeout_s"
+        )
 
     async def close(self) -> None:
         """Kill all workers and wait until they are gone."""
@@ -89,9 +95,9 @@ class WorkerPool:
         workers = list(self.workers)
         for worker in workers:
             worker.kill(Loss.RETIRED)
-        await asyncio.gather(*(worker.lost for worker in workers))
-        while self.workers:
-            await self._change()
+        # The tasks that attend them may be cancelled already, where the server ends because it crashed.
+        await asyncio.gather(*(worker.reap() for worker in workers))
+        self.workers.clear()
 
     async def place(self, key: int, environment: str) -> WorkerProcess:
         """The least loaded open worker, with `key` counted on it; RefusedError(NO_WORKER) if none opens in time."""
@@ -153,7 +159,8 @@ class WorkerPool:
                 while (worker := choose()) is None:
                     if choose == self._empty_worker and self._is_full():
                         await self._raise_worker()
-                    await self._change()
+                    else:
+                        await self._change()
         except TimeoutError as error:
             raise RefusedError(
                 "NO_WORKER", f"no worker became ready within {self._settings.wait_s:g} s", retry_after_s=5.0
@@ -161,7 +168,9 @@ class WorkerPool:
         return worker
 
     def _is_full(self) -> bool:
-        """Whether all workers are up, so that no empty one will come by itself."""
+        """Whether all workers are up, so that no empty one will come by itself; a pool that closes gets none."""
+        if self._is_closing:
+            return False
         states = [worker.state for worker in self.workers]
         return WorkerState.STARTING not in states and states.count(WorkerState.OPEN) >= self._settings.num_workers
 
@@ -181,15 +190,31 @@ class WorkerPool:
         changed, self._changed = self._changed, asyncio.get_running_loop().create_future()
         changed.set_result(None)
 
-    async def _raise_worker(self) -> WorkerProcess:
-        worker = WorkerProcess(self._setup, self._guard)
-        await worker.connect()
+    async def _raise_worker(self) -> WorkerProcess | None:
+        """One more worker, as soon as the machine has what it needs; None if the pool closes before."""
+        while not self._is_closing:
+            await asyncio.sleep(BACKOFF_S[min(self._num_failed_starts, len(BACKOFF_S) - 1)])
+            if (worker := self._try_raise_worker()) is not None:
+                return worker
+        return None
+
+    def _try_raise_worker(self) -> WorkerProcess | None:
+        """No await between the spawn and the list: `close` must see every worker."""
+        if self._is_closing:
+            return None
+        try:
+            worker = WorkerProcess(self._setup, self._guard)
+        except OSError as error:  # out of processes, descriptors or disk: that may pass
+            self._num_failed_starts += 1
+            logger.error("worker cannot be spawned", extra={"worker": self._setup.name, "reason": str(error)})
+            return None
         self.workers.append(worker)
         self._spawn_task(self._attend(worker))
         return worker
 
     async def _attend(self, worker: WorkerProcess) -> None:
         """See one worker from its start to its burial and raise its successor."""
+        await worker.connect()
         try:
             async with asyncio.timeout(self._settings.ready_timeout_s):
                 await asyncio.shield(worker.ready)
@@ -204,24 +229,15 @@ class WorkerPool:
             self._notify()
         code = await worker.reap()
         self.on_lost(worker)
+        if self._is_closing:
+            return
         self.workers.remove(worker)
         self._notify()
-        if self._is_closing or worker.is_replaced:
+        if worker.is_replaced:
             return
         logger.warning("worker died", extra={"worker": self._setup.name, "worker_pid": worker.pid, "exit_code": code})
         self._metrics.count("server/worker/num_restarts")
-        await self._raise_successor()
-
-    async def _raise_successor(self) -> None:
-        while not self._is_closing:
-            await asyncio.sleep(BACKOFF_S[min(self._num_failed_starts, len(BACKOFF_S) - 1)])
-            try:
-                await self._raise_worker()
-            except OSError as error:  # out of processes, descriptors or disk: that may pass
-                self._num_failed_starts += 1
-                logger.error("worker cannot be spawned", extra={"worker": self._setup.name, "reason": str(error)})
-            else:
-                return
+        await self._raise_worker()
 
     def _check_times(self, seen: dict[tuple[int, int], float]) -> dict[tuple[int, int], float]:
         """Kill what is over its limit in two looks in a row: a look may catch a slot half written."""
@@ -269,6 +285,8 @@ class WorkerPool:
         """Raise the successor first; the worn worker retires once the successor is ready."""
         worker.is_replaced = True
         successor = await self._raise_worker()
+        if successor is None:
+            return
         await asyncio.wait([successor.ready])
         if worker.state is WorkerState.OPEN:
             self._retire(worker)

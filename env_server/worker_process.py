@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
@@ -156,10 +157,21 @@ class WorkerProcess(asyncio.Protocol):
         return max(self.heard_at_s, self._asked_at_s) if self._receivers else math.inf
 
     def _spawn(self) -> None:
-        ours, theirs = socket.socketpair()
+        """Raise OSError, and leave nothing behind, where the machine lacks something."""
         self.folder = Path(tempfile.mkdtemp(prefix=f"{self.setup.name}-", dir=self.setup.root))
+        with ExitStack() as undo:
+            undo.callback(self.folder.rmdir)
+            self._socket, theirs = socket.socketpair()
+            undo.callback(self._socket.close)
+            with theirs:
+                self._process = self._start_process(theirs)
+            undo.pop_all()
+        self._guard.watch(self._process.pid)
+        self._socket.setblocking(False)
+
+    def _start_process(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         slots_bytes = hop.SLOT.size * (self.setup.num_threads + 1)
-        with tempfile.TemporaryFile() as slots, theirs:
+        with tempfile.TemporaryFile() as slots:
             slots.truncate(slots_bytes)
             self._slots = mmap.mmap(slots.fileno(), slots_bytes)
             orders = WorkerOrders(
@@ -171,7 +183,7 @@ class WorkerProcess(asyncio.Protocol):
                 environments=self.setup.environments,
                 is_strict=self.setup.is_strict,
             )
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-m", "env_server.worker", json.dumps(asdict(orders))],
                 stdin=subprocess.DEVNULL,
                 cwd=self.folder,
@@ -179,9 +191,6 @@ class WorkerProcess(asyncio.Protocol):
                 pass_fds=(theirs.fileno(), slots.fileno()),
                 start_new_session=True,
             )
-        self._guard.watch(self._process.pid)
-        ours.setblocking(False)
-        self._socket = ours
 
     async def connect(self) -> None:
         """Begin to listen; must be awaited once, right after construction."""
@@ -212,10 +221,10 @@ class WorkerProcess(asyncio.Protocol):
         if not self.ready.done():
             self.ready.set_exception(WorkerLostError(self._loss))
         self.ready.exception()  # a worker that nobody waits for may die before it is ready
+        self.lost.set_result(None)
         receivers, self._receivers = self._receivers, {}
         for key, receiver in receivers.items():
             receiver.worker_lost(Loss.TIMED_OUT if key in self._culprits else self._loss)
-        self.lost.set_result(None)
 
     def send(self, kind: int, key: int, payload: bytes, receiver: Receiver) -> None:
         """Ask for something; `receiver` gets the answer, or hears of the loss. One question per key at a time."""
@@ -271,7 +280,7 @@ class WorkerProcess(asyncio.Protocol):
 
     async def reap(self) -> int:
         """Wait until the process is gone for good and free what it held; returns its exit code."""
-        await self.lost
+        await asyncio.shield(self.lost)
         code = await asyncio.to_thread(self._process.wait)
         self._guard.forget(self._process.pid, self.folder)
         return code

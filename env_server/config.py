@@ -27,6 +27,17 @@ class LimitsConfig(Config):
     """The same for a task's preparation, such as the generation of a game."""
 
 
+class OwnLimitsConfig(Config):
+    """Time limits of one environment; what is left out is as in `limits`."""
+
+    step_timeout_s: Positive | None = None
+    """In place of `limits.step_timeout_s`."""
+    start_timeout_s: Positive | None = None
+    """In place of `limits.start_timeout_s`."""
+    prepare_timeout_s: Positive | None = None
+    """In place of `limits.prepare_timeout_s`."""
+
+
 class EnvServerConfig(Config):
     """The environment server."""
 
@@ -46,7 +57,7 @@ class EnvServerConfig(Config):
     """Steps at once in one worker, for environments that say they are thread-safe."""
     limits: LimitsConfig = LimitsConfig()
     """Time limits of every environment."""
-    limits_by_environment: dict[str, LimitsConfig] = Field(default_factory=dict[str, LimitsConfig])
+    limits_by_environment: dict[str, OwnLimitsConfig] = Field(default_factory=dict[str, OwnLimitsConfig])
     """Time limits that differ, by environment name."""
     lease_s: Positive = 600.0
     """An episode that gets no call for this long is reaped."""
@@ -101,4 +112,5 @@ class EnvServerConfig(Config):
 
     def limits_of(self, environment: str) -> LimitsConfig:
         """Time limits of one environment."""
-        return self.limits_by_environment.get(environment, self.limits)
+        own = self.limits_by_environment.get(environment, OwnLimitsConfig())
+        return self.limits.model_copy(update=own.model_dump(exclude_none=True))

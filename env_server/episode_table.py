@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from env_server.environment import EnvironmentSpec
 from env_server.episode import Deliver, Episode, Owner, StartRequest
-from env_server.hop import RESULT, STEP
+from env_server.hop import RESULT, STEP, Phase
 from env_server.journal import Journal
 from env_server.pool import WorkerPool
 from env_server.refusals import RefusedError
@@ -173,11 +173,16 @@ class EpisodeTable:
         """The worker died with the step in flight."""
         episode.worker = None
         if loss is Loss.TIMED_OUT:
-            self.fail(episode, "STEP_TIMEOUT", "the step took longer than env_server.limits.step_timeout_s")
+            self.fail_slow(episode)
         elif not episode.is_replayable:
             self.fail(episode, "EPISODE_LOST", f"its worker was lost ({loss.value}) and it cannot be replayed")
         else:
             self.resume(episode, loss)
+
+    def fail_slow(self, episode: Episode) -> None:
+        """Fail an episode because its step in flight exceeded the time limit."""
+        setting = self._pool.time_limit(episode.spec.name, Phase.STEP).setting
+        self.fail(episode, "STEP_TIMEOUT", f"the step took longer than {setting}")
 
     def fail(self, episode: Episode, reason: str, message: str) -> None:
         """End an episode because something broke, and answer its step in flight with that."""

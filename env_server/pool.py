@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from env_server.guard import Guard
 from env_server.hop import Kind
+from env_server.limits import TimeLimit
 from env_server.refusals import RefusedError
 from env_server.worker_process import Loss, WorkerLostError, WorkerProcess, WorkerSetup, WorkerState
 from longturn.errors import ConfigError
@@ -23,8 +24,8 @@ from longturn.metrics import Metrics
 logger = logging.getLogger(__name__)
 
 SpawnTask = Callable[[Coroutine[object, None, None]], None]
-TimeLimit = Callable[[str, int], float]
-"""(environment, phase) to seconds."""
+FindTimeLimit = Callable[[str, int], TimeLimit]
+"""From environment and phase."""
 
 BACKOFF_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -54,7 +55,8 @@ class WorkerPool:
     ) -> None:
         self.name = setup.name
         self.workers: list[WorkerProcess] = []
-        self.time_limit: TimeLimit = lambda environment, phase: settings.longest_limit_s
+        self.time_limit: FindTimeLimit
+        """Set by the server, before the first call."""
         self.on_lost: Callable[[WorkerProcess], None] = lambda worker: None
         self.on_retire: Callable[[WorkerProcess, bool], None] = lambda worker, is_forced: None
         """Told once a second while a retiring worker is past its grace: move what can be moved."""
@@ -261,7 +263,7 @@ class WorkerPool:
 
     def _limit_s(self, worker: WorkerProcess, key: int, phase: int) -> float:
         environment = worker.keys.get(key)
-        return self._settings.longest_limit_s if environment is None else self.time_limit(environment, phase)
+        return self._settings.longest_limit_s if environment is None else self.time_limit(environment, phase).time_s
 
     async def _check_wear(self) -> None:
         now_s = time.monotonic()

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
-from env_server.hop import Kind
+from env_server.hop import Kind, Phase
 from env_server.pool import WorkerPool
 from env_server.refusals import RefusedError
 from env_server.stage import StartOrder
@@ -48,7 +48,7 @@ class Preparers:
         try:
             async with holder.lock, self._free:
                 if payload not in self._done:
-                    await self._ask(Kind.PREPARE, payload, what=f"preparing {order.environment} {order.task_id}")
+                    await self._ask(Kind.PREPARE, order.environment, payload, what=f"preparing task {order.task_id}")
                     self._remember(payload)
         finally:
             holder.num_users -= 1
@@ -60,20 +60,22 @@ class Preparers:
     ) -> dict[str, Any]:
         """`num_tasks` and a page of `tasks`."""
         query = {"environment": environment, "split": split, "filters": filters, "start": start, "count": count}
-        return json.loads(await self._ask(Kind.LIST_TASKS, json.dumps(query).encode(), what="listing tasks"))
+        payload = json.dumps(query).encode()
+        return json.loads(await self._ask(Kind.LIST_TASKS, environment, payload, what="listing tasks"))
 
     def _remember(self, payload: bytes) -> None:
         self._done[payload] = None
         if len(self._done) > REMEMBERED:
             self._done.popitem(last=False)
 
-    async def _ask(self, kind: Kind, payload: bytes, *, what: str) -> bytes:
+    async def _ask(self, kind: Kind, environment: str, payload: bytes, *, what: str) -> bytes:
         key = next(self._keys)
-        worker = await self._pool.place(key, "")
+        worker = await self._pool.place(key, environment)
         try:
             answer, reply = await worker.call(kind, key, payload)
         except WorkerLostError as error:
-            raise _lost(error, what) from error
+            phase = Phase.PREPARE if kind == Kind.PREPARE else Phase.START
+            raise _lost(error, what, self._pool.time_limit(environment, phase).setting) from error
         finally:
             worker.keys.pop(key, None)
         if answer != Kind.RESULT:
@@ -81,12 +83,10 @@ class Preparers:
         return reply
 
 
-def _lost(error: WorkerLostError, what: str) -> RefusedError:
+def _lost(error: WorkerLostError, what: str, setting: str) -> RefusedError:
     if error.loss is Loss.TIMED_OUT:
         return RefusedError(
-            "START_TIMEOUT",
-            f"{what} took too long; raise env_server.limits.prepare_timeout_s, or take another task",
-            setting="env_server.limits.prepare_timeout_s",
+            "START_TIMEOUT", f"{what} took too long; raise {setting}, or take another task", setting=setting
         )
     return RefusedError("WORKER_CRASHED", f"{what}: the process died", retry_after_s=1.0)
 

@@ -98,7 +98,7 @@ class Rebuilder:
 
     def _lost_alone(self, episode: Episode, loss: Loss) -> None:
         if loss is Loss.TIMED_OUT:
-            self._table.fail(episode, "STEP_TIMEOUT", "the step took longer than env_server.limits.step_timeout_s")
+            self._table.fail_slow(episode)
         else:
             self._table.fail(episode, "WORKER_CRASHED", "its worker crashed twice under this step")
 

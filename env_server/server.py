@@ -12,6 +12,7 @@ import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -26,7 +27,7 @@ from env_server.config import EnvServerConfig
 from env_server.environment import nearest_name
 from env_server.episode_table import EpisodeTable, TableLimits
 from env_server.guard import Guard
-from env_server.hop import Phase
+from env_server.limits import time_limit
 from env_server.listing import Listing
 from env_server.pool import PoolSettings, WorkerPool
 from env_server.preparers import Preparers
@@ -174,7 +175,7 @@ def _pool(
         num_threads=1 if is_preparer else config.threads_per_worker,
         root=root,
     )
-    all_limits = (config.limits, *config.limits_by_environment.values())
+    all_limits = (config.limits, *map(config.limits_of, config.limits_by_environment))
     times_s = (
         [limits.prepare_timeout_s for limits in all_limits]
         if is_preparer
@@ -192,15 +193,8 @@ def _pool(
         tick_s=min(0.5, min(times_s) / 4),
     )
     pool = WorkerPool(setup, settings, guard=guard, metrics=metrics, spawn_task=background.spawn)
-    pool.time_limit = lambda environment, phase: _time_limit_s(config, environment, phase)
+    pool.time_limit = partial(time_limit, config)
     return pool
-
-
-def _time_limit_s(config: EnvServerConfig, environment: str, phase: int) -> float:
-    limits = config.limits_of(environment)
-    if phase == Phase.PREPARE:
-        return limits.prepare_timeout_s
-    return limits.start_timeout_s if phase == Phase.START else limits.step_timeout_s
 
 
 async def _start(

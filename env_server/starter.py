@@ -16,7 +16,7 @@ from env_server.catalog import Catalog, check_knobs
 from env_server.environment import EnvironmentSpec
 from env_server.episode import Episode, StartRequest
 from env_server.episode_table import EpisodeTable
-from env_server.hop import Kind
+from env_server.hop import Kind, Phase
 from env_server.journal import MemoryJournal
 from env_server.pool import WorkerPool
 from env_server.preparers import Preparers, refusal_from_json
@@ -237,7 +237,7 @@ class Starter:
             kind, payload = await worker.call(Kind.START, key, order.to_json())
         except WorkerLostError as error:
             if error.loss is Loss.TIMED_OUT:
-                raise _start_timeout(order) from error
+                raise self._start_timeout(order) from error
             if not is_replayable:
                 raise RefusedError(
                     "WORKER_CRASHED", f"the worker died while {order.task_id} started", retry_after_s=1.0
@@ -258,16 +258,14 @@ class Starter:
                     self._pool.release(worker, key)
         except WorkerLostError as error:
             if error.loss is Loss.TIMED_OUT:
-                raise _start_timeout(order) from error
+                raise self._start_timeout(order) from error
             raise RefusedError("WORKER_CRASHED", f"starting {order.task_id} crashed its worker twice") from error
         if kind != Kind.RESULT:
             raise refusal_from_json(payload)
         return worker if stays else None, payload
 
-
-def _start_timeout(order: StartOrder) -> RefusedError:
-    return RefusedError(
-        "START_TIMEOUT",
-        f"task {order.task_id} took longer than env_server.limits.start_timeout_s to start",
-        setting="env_server.limits.start_timeout_s",
-    )
+    def _start_timeout(self, order: StartOrder) -> RefusedError:
+        setting = self._pool.time_limit(order.environment, Phase.START).setting
+        return RefusedError(
+            "START_TIMEOUT", f"task {order.task_id} took longer than {setting} to start", setting=setting
+        )

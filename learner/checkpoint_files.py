@@ -17,7 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from learner.history import HistoryClaim
+from longturn.disk import writing_to
 from longturn.errors import LongturnError
 
 # A second checkpoint of one training step, after skipped batches, is told apart by a suffix.
@@ -98,19 +101,23 @@ def writing(folder: Path, training_step: int, *, batches_consumed: int) -> Itera
 
 @contextmanager
 def sealed_folder(parent: Path, name: str, *, facts: Mapping[str, object]) -> Iterator[Path]:
-    """Give an empty folder to fill; afterwards it is flushed, marked complete, and renamed to `name`."""
-    parent.mkdir(parents=True, exist_ok=True)
+    """Give an empty folder to fill; afterwards it is flushed, marked complete, and renamed to `name`.
+
+    DiskError, and nothing left behind, if it cannot be written.
+    """
     partial = parent / f".{name}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    try:
-        yield partial
-        _seal(partial, facts)
-        partial.rename(parent / name)
-        sync_folder(parent)
-    except BaseException:
+    with writing_to(parent / name, SafetensorError):
+        parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(partial, ignore_errors=True)
-        raise
+        partial.mkdir()
+        try:
+            yield partial
+            _seal(partial, facts)
+            partial.rename(parent / name)
+            sync_folder(parent)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
 
 
 def abandon_after(folder: Path, chosen: FoundCheckpoint) -> list[Path]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from longturn.disk import writing_to
 from longturn.metrics import Metrics, MetricsFile
 
 logger = logging.getLogger(__name__)
@@ -24,6 +25,7 @@ class MeasureBoard:
     """Writes rows of measures. May be used by one thread at a time."""
 
     def __init__(self, path: Path, metrics: Metrics, writer: ScalarWriter | None) -> None:
+        self._path = path
         self._file = MetricsFile(path)
         self._metrics = metrics
         self._writer = writer
@@ -35,7 +37,8 @@ class MeasureBoard:
             if isinstance(value, int | float):
                 self._metrics.gauge(name, value)
                 if self._writer is not None:
-                    self._writer.add_scalar(name, value, position)
+                    with writing_to(self._path.parent.parent / "tensorboard"):
+                        self._writer.add_scalar(name, value, position)
 
     def alarm(self, rule: str, **fields: object) -> None:
         """Log and count a named rule that fired."""
@@ -46,7 +49,8 @@ class MeasureBoard:
         """Flush and close."""
         self._file.close()
         if self._writer is not None:
-            self._writer.close()
+            with writing_to(self._path.parent.parent / "tensorboard"):
+                self._writer.close()
 
 
 def open_tensorboard(folder: Path) -> ScalarWriter:

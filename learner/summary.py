@@ -7,6 +7,7 @@ import json
 from learner.checkpoint_files import find_checkpoints
 from learner.phases import Parts
 from longturn.config import config_digest
+from longturn.disk import writing_to
 
 
 def write_summary(parts: Parts, *, reason: str, wall_s: float) -> None:
@@ -34,5 +35,6 @@ def write_summary(parts: Parts, *, reason: str, wall_s: float) -> None:
     }
     path = config.run_dir / "learner_summary.json"
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(summary, indent=1), encoding="utf-8")
-    partial.replace(path)
+    with writing_to(path):
+        partial.write_text(json.dumps(summary, indent=1), encoding="utf-8")
+        partial.replace(path)

@@ -6,7 +6,9 @@ log at different rates never displace each other's rows. All methods may be call
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import threading
 import time
 from collections.abc import Mapping
@@ -16,6 +18,7 @@ from types import TracebackType
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from longturn.disk import writing_to
 from longturn.errors import ConfigError
 
 
@@ -83,16 +86,29 @@ class MetricsFile:
     """Appends rows of measurements to a JSONL file, each flushed as it is written."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
         self._lock = threading.Lock()
-        self._file = path.open("a", encoding="utf-8")
+        with writing_to(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Unbuffered: a row that could not be written must not be tried again at the end, nor stay by halves.
+            self._file = path.open("ab", buffering=0)
 
     def write(self, axis: str, position: int, values: Mapping[str, float | str | None]) -> None:
-        """Append one row: `axis` names what `position` counts, such as policy_version."""
+        """Append one row: `axis` names what `position` counts, such as policy_version. DiskError if it finds no room.
+
+        A row is in the file whole or not at all.
+        """
         row: dict[str, object] = {"time_s": time.time(), axis: position, **values}
-        with self._lock:
-            self._file.write(json.dumps(row) + "\n")
-            self._file.flush()
+        data = json.dumps(row).encode() + b"\n"
+        with self._lock, writing_to(self._path):
+            size_bytes = self._file.seek(0, os.SEEK_END)
+            try:
+                if self._file.write(data) != len(data):
+                    raise OSError(errno.ENOSPC, "only a part of the row found room")
+            except OSError:
+                if self._path.is_file():
+                    self._file.truncate(size_bytes)
+                raise
 
     def close(self) -> None:
         """Close the file."""

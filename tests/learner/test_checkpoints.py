@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,12 @@ from learner.checkpoint_files import CheckpointError, find_checkpoints, prune, v
 from learner.losses.entropy_history import HistoryOptions
 from learner.model import PolicyModel
 from learner.state import TrainerState
-from longturn.errors import ConfigError
+from longturn.disk import DiskError
+from longturn.errors import ConfigError, LongturnError
+from longturn.records import Trajectory
+from tests.support.full_disk import largest_file
+from tests.support.learner_run import audited, small_config, train_with_pool
+from tests.support.scripted_pool import Member, made_up
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,9 +62,36 @@ def test_a_failed_write_leaves_the_old_state(tmp_path: Path) -> None:
             (partial / "half").write_bytes(b"x")
             raise OSError("disk full")
 
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(DiskError, match=r"step-000002 cannot be written: disk full; free space, then .* --resume"):
         fill_the_disk()
     assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
+
+
+def test_weights_that_find_no_room_leave_the_checkpoint_before(tmp_path: Path, model_dir: Path) -> None:
+    model = PolicyModel.load(model_dir)
+    optimizer = torch.optim.AdamW(model.module.parameters())
+    write(tmp_path, 1)
+    state = TrainerState(run_id="run", training_step=2, batches_consumed=2)
+    with largest_file(20_000), pytest.raises(DiskError, match="step-000002 cannot be written"):
+        save_checkpoint(tmp_path, state=state, model=model, optimizer=optimizer, num_batches=9, keep=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
+
+
+def test_a_run_whose_disk_fills_up_goes_on_from_its_last_checkpoint(
+    tmp_path: Path, model_dir: Path, task_path: Path
+) -> None:
+    config = small_config(tmp_path / "run", model_dir, task_path)
+    disk = ExitStack()
+
+    def script(member: Member) -> Trajectory:
+        if member.policy_version == 1:
+            disk.enter_context(largest_file(20_000))
+        return made_up(member)
+
+    with disk, pytest.raises(LongturnError, match=r"cannot be written.*--resume"):
+        train_with_pool(config, script)
+    assert train_with_pool(config)[0] == "COMPLETED"
+    assert audited(config.run_dir).num_batches == 3
 
 
 def test_two_checkpoints_of_one_step_are_told_apart_by_their_batches(tmp_path: Path) -> None:

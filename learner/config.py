@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 
 from longturn.config import Config
 
-
 _END_TOKENS = 3
 """Closing tags that may follow the last sampled token of an episode whose budget is used up."""
 

@@ -146,6 +146,18 @@ class TrainingDesk:
         """The evaluation of a version once it is complete."""
         return self._dispatcher.call(lambda desk: desk.ledger.groups.evaluation(policy_version))
 
+    def pending_evaluations(self) -> list[int]:
+        """Versions whose evaluation is not reported yet."""
+        return self._dispatcher.call(lambda desk: desk.ledger.groups.pending_evaluations())
+
+    def mark_reported(self, policy_version: int) -> None:
+        """Record that the row of an evaluation is written."""
+        self._dispatcher.call(lambda desk: desk.ledger.groups.mark_reported(policy_version))
+
+    def close_evaluation(self, policy_version: int, reason: str) -> None:
+        """Wait no longer for what an evaluation still lacks."""
+        self._dispatcher.call(lambda desk: desk.ledger.groups.close_evaluation(policy_version, reason))
+
     def wait_for_news(self) -> None:
         """Wait a moment, or until a pool said something."""
         self._dispatcher.changed.clear()

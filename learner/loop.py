@@ -13,7 +13,7 @@ from learner.update import select_groups
 
 def run(parts: Parts) -> str:
     """Train until the planned batches are consumed or a rule stops the run; the reason."""
-    if end_reason(parts) is None:
+    if end_reason(parts) is None or parts.pending_evaluations:
         publish_first(parts)
     while (reason := end_reason(parts)) is None:
         parts.desk.check_stop()

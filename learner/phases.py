@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from learner.config import LearnConfig
 from learner.desk import TrainingDesk
 from learner.engines import Target
 from learner.filters.selection import GroupFilter, Selection
-from learner.ledger.records import GroupVerdict
+from learner.ledger.records import Evaluation, GroupVerdict
 from learner.losses.epo import EpoStep, epo_step
 from learner.measure_board import MeasureBoard
 from learner.measures import (
@@ -233,21 +233,37 @@ def collect_evaluations(parts: Parts) -> None:
         if evaluation is None:
             continue
         parts.pending_evaluations.remove(version)
-        trajectories = [trajectory_from_bytes(data) for data in evaluation.trajectories]
-        measures: Measures = {
-            "training_step": evaluation.training_step,
-            "learner/eval/episodes": len(trajectories),
-            "learner/eval/closed_slots": evaluation.num_closed_slots,
-        }
-        if trajectories:
-            measures["learner/eval/success_mean"] = fmean(trajectory.success for trajectory in trajectories)
-            measures["learner/eval/turns_mean"] = fmean(len(trajectory.turns) for trajectory in trajectories)
-        parts.board.write("policy_version", version, measures)
-        logger.info("evaluated", extra={"policy_version": version, **measures})
+        newest, measures = _evaluation_measures(evaluation, parts.desk.training_steps())
+        parts.board.write("policy_version", newest, measures)
+        parts.desk.mark_reported(version)
+        logger.info("evaluated", extra={"policy_version": newest, **measures})
+
+
+def _evaluation_measures(evaluation: Evaluation, training_steps: Mapping[int, int]) -> tuple[int, Measures]:
+    """The newest version that played, which is where the row belongs, and the row.
+
+    Weights go on while a panel is played, so later versions than the one it was opened for may have played it.
+    """
+    trajectories = [trajectory_from_bytes(data) for data in evaluation.trajectories]
+    played = {
+        span.policy_version for trajectory in trajectories for turn in trajectory.turns for span in turn.policy_spans
+    } or {evaluation.policy_version}
+    newest = max(played)
+    measures: Measures = {
+        "training_step": training_steps[newest],
+        "learner/eval/min_policy_version": min(played),
+        "learner/eval/max_policy_version": newest,
+        "learner/eval/episodes": len(trajectories),
+        "learner/eval/closed_slots": evaluation.num_closed_slots,
+    }
+    if trajectories:
+        measures["learner/eval/success_mean"] = fmean(trajectory.success for trajectory in trajectories)
+        measures["learner/eval/turns_mean"] = fmean(len(trajectory.turns) for trajectory in trajectories)
+    return newest, measures
 
 
 def wait_for_evaluations(parts: Parts) -> None:
-    """Wait for evaluations that are still played, at most `evaluation.wait_s`."""
+    """Wait for evaluations that are still played, at most `evaluation.wait_s`; then report what there is of them."""
     deadline_s = time.monotonic() + parts.config.evaluation.wait_s
     with parts.status.waiting("actors", "evaluations", budget_s=parts.config.evaluation.wait_s):
         while parts.pending_evaluations and time.monotonic() < deadline_s:
@@ -256,6 +272,9 @@ def wait_for_evaluations(parts: Parts) -> None:
             parts.desk.wait_for_news()
     if parts.pending_evaluations:
         parts.board.alarm("evaluation_missing", policy_versions=parts.pending_evaluations)
+        for version in parts.pending_evaluations:
+            parts.desk.close_evaluation(version, "NOT_PLAYED_IN_TIME")
+        collect_evaluations(parts)
 
 
 def save(parts: Parts) -> None:

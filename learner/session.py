@@ -99,6 +99,7 @@ class _Session:
         if state.run_id != run_id:
             raise ConfigError(f"the checkpoint is of run {state.run_id}, the ledger in {config.run_dir} of {run_id}")
         desk = TrainingDesk(dispatcher, self._status, self._stop)
+        pending_evaluations = desk.pending_evaluations()
         self._serve(dispatcher, run_id, ready_file)
         return Parts(
             config=config,
@@ -113,6 +114,7 @@ class _Session:
             publisher=self._publisher(model, desk),
             board=self._board(),
             status=self._status,
+            pending_evaluations=pending_evaluations,
             panel=read_tasks(config.evaluation.path)[: config.evaluation.num_tasks] if config.evaluation.path else (),
         )
 

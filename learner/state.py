@@ -11,7 +11,6 @@ from learner.history import EMPTY_HISTORY
 from learner.length_bias import LengthBiasMeter
 from learner.losses.entropy_history import EntropyHistory, HistoryOptions
 
-
 NO_SIGNAL = "NO_SIGNAL"
 """Every group of a batch was filtered away."""
 

@@ -309,27 +309,48 @@ class GroupTable:
 
     # -- evaluation
 
-    def close_evaluations(self, reason: str) -> None:
-        """Close evaluation slots that are still open: their version is gone."""
+    def close_evaluation(self, policy_version: int, reason: str) -> None:
+        """Close the slots of an evaluation that are still open."""
         self._connection.execute(
-            "UPDATE groups SET state = 'FAILED', holder = NULL, reason = ?, ended_s = ? "
-            "WHERE state = 'OPEN' AND slot_id IN (SELECT slot_id FROM slots WHERE purpose = 'EVAL')",
-            (reason, self._clock()),
+            "UPDATE groups SET state = 'FAILED', holder = NULL, reason = ?, ended_s = ? WHERE state = 'OPEN' "
+            "AND slot_id IN (SELECT slot_id FROM slots WHERE purpose = 'EVAL' AND batch = ?)",
+            (reason, self._clock(), policy_version),
         )
         self._connection.execute(
-            "UPDATE slots SET state = 'CLOSED', reason = ? WHERE purpose = 'EVAL' AND state = 'OPEN'", (reason,)
+            "UPDATE slots SET state = 'CLOSED', reason = ? WHERE purpose = 'EVAL' AND state = 'OPEN' AND batch = ?",
+            (reason, policy_version),
         )
 
-    def num_open_evaluations(self) -> int:
-        """Evaluation slots that are neither complete nor closed."""
-        return self._connection.execute(
-            "SELECT COUNT(*) FROM slots WHERE purpose = 'EVAL' AND state = 'OPEN'"
-        ).fetchone()[0]
+    def drop_evaluations_after(self, training_step: int) -> None:
+        """After a restart: give up unreported evaluations of weights that are lost; their step brings them up again."""
+        for version in self.pending_evaluations():
+            step = self._versions.training_step(version)
+            if step is not None and step > training_step:
+                self.close_evaluation(version, "RESTARTED")
+                self._connection.execute(
+                    "UPDATE slots SET state = 'CLOSED', reason = 'RESTARTED' WHERE purpose = 'EVAL' AND batch = ?",
+                    (version,),
+                )
+
+    def pending_evaluations(self) -> list[int]:
+        """Versions, oldest first, whose evaluation has an open slot or a complete one that no row reports yet."""
+        rows = self._connection.execute(
+            "SELECT DISTINCT batch FROM slots WHERE purpose = 'EVAL' AND (state = 'OPEN' OR state = 'COMPLETE' AND "
+            "reason IS NULL) ORDER BY batch"
+        )
+        return [row[0] for row in rows]
+
+    def mark_reported(self, policy_version: int) -> None:
+        """Record that the row of an evaluation is written."""
+        self._connection.execute(
+            "UPDATE slots SET reason = 'REPORTED' WHERE purpose = 'EVAL' AND state = 'COMPLETE' AND batch = ?",
+            (policy_version,),
+        )
 
     def is_evaluated(self, training_step: int) -> bool:
-        """Whether an evaluation of this training step ended with at least one trajectory."""
+        """Whether an evaluation of this training step is played, or was with at least one trajectory."""
         row = self._connection.execute(
-            "SELECT 1 FROM slots JOIN versions ON policy_version = batch WHERE purpose = 'EVAL' AND state = 'COMPLETE' "
+            "SELECT 1 FROM slots JOIN versions ON policy_version = batch WHERE purpose = 'EVAL' AND state != 'CLOSED' "
             "AND training_step = ? LIMIT 1",
             (training_step,),
         ).fetchone()
@@ -350,11 +371,8 @@ class GroupTable:
             "WHERE purpose = 'EVAL' AND batch = ? AND groups.state = 'COMPLETE' ORDER BY position, member_index",
             (policy_version,),
         )
-        step = self._versions.training_step(policy_version)
-        assert step is not None
         return Evaluation(
             policy_version=policy_version,
-            training_step=step,
             num_closed_slots=states.count("CLOSED"),
             trajectories=tuple(row[0] for row in rows),
         )

@@ -109,9 +109,11 @@ class Submission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Finished evaluation groups of one policy version. `trajectories` are serialised, in panel order."""
+    """Finished evaluation groups that were opened for a policy version; newer ones may have played them.
+
+    `trajectories` are serialised, in panel order.
+    """
 
     policy_version: int
-    training_step: int
     num_closed_slots: int
     trajectories: tuple[bytes, ...]

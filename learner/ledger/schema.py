@@ -13,7 +13,8 @@ _TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 
 -- A place in a batch. TRAIN: position is the slot number and batch is position // groups_per_step.
--- EVAL: batch is the policy version that is evaluated and position the line of the panel.
+-- EVAL: batch is the policy version that is evaluated and position the line of the panel. The reason of a complete one
+-- is REPORTED once its row of measures is written.
 CREATE TABLE slots (
   slot_id INTEGER PRIMARY KEY,
   purpose TEXT NOT NULL CHECK (purpose IN ('TRAIN', 'EVAL')),
@@ -133,7 +134,8 @@ def open_ledger_file(path: Path, *, must_exist: bool = False) -> sqlite3.Connect
         _create_tables(connection, path)
     except sqlite3.DatabaseError as error:
         raise LedgerError(
-            f"the ledger {path} cannot be used: {error}; restore it or start another run folder"
+            f"the ledger {path} cannot be used: {error}; free space if the disk is full, restore it, or start another "
+            "run folder"
         ) from error
     return connection
 

@@ -83,7 +83,9 @@ class Ledger:
             self._connection.execute("ROLLBACK")
 
     def start_epoch(self, *, training_step: int, batches_consumed: int, config_digest: str) -> int:
-        """In one transaction: begin a run epoch and reopen every batch that the loaded weights do not hold."""
+        """In one transaction: begin a run epoch, reopen every batch that the loaded weights do not hold, and give up
+        evaluations of weights that are lost.
+        """
         with self.transaction():
             if batches_consumed > self.batches.num_consumed:
                 raise LedgerError(
@@ -94,7 +96,7 @@ class Ledger:
                 training_step=training_step, batches_consumed=batches_consumed, config_digest=config_digest
             )
             self.batches.reopen(batches_consumed=batches_consumed, run_epoch=run_epoch)
-            self.groups.close_evaluations("RESTARTED")
+            self.groups.drop_evaluations_after(training_step)
         return run_epoch
 
     def _fact(self, name: str, value: str) -> str:

@@ -344,6 +344,30 @@ def test_evaluation_groups_go_first_and_are_summed_up_when_all_ended(ledger: Led
     assert ledger.groups.is_evaluated(0)
 
 
+def test_a_panel_that_is_half_played_outlives_a_restart_unless_its_weights_are_lost(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with restart(path, batches_consumed=0) as ledger:
+        with ledger.transaction():
+            ledger.groups.open_evaluation(0, ENTRIES[:2], group_size=1)
+        complete(ledger, must_assign(ledger, below=0))
+        with ledger.transaction():
+            ledger.versions.allocate(1)
+            ledger.groups.open_evaluation(1, ENTRIES[:1], group_size=1)
+    with restart(path, batches_consumed=0) as ledger:
+        assert ledger.groups.pending_evaluations() == [0]
+        assert (ledger.groups.is_evaluated(0), ledger.groups.is_evaluated(1)) == (True, False)
+        complete(ledger, must_assign(ledger, below=0))
+        evaluation = ledger.groups.evaluation(0)
+        assert evaluation is not None
+        assert (len(evaluation.trajectories), evaluation.num_closed_slots) == (2, 0)
+    with restart(path, batches_consumed=0) as ledger:
+        assert ledger.groups.pending_evaluations() == [0]
+        with ledger.transaction():
+            ledger.groups.mark_reported(0)
+        assert ledger.groups.pending_evaluations() == []
+        assert ledger.groups.is_evaluated(0)
+
+
 def test_tasks_and_seeds_are_pure_functions_of_the_run() -> None:
     schedule = TaskSchedule(ENTRIES, run_seed=1, is_shuffled=True)
     again = TaskSchedule(ENTRIES, run_seed=1, is_shuffled=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,11 @@ from learner.model import PolicyModel
 from learner.options import batch_options, group_filter, history_options, update_options
 from learner.update import apply_update, score_rows, select_groups, step_terms
 from longturn.codec import task_to_proto, trajectory_to_bytes
-from longturn.errors import ConfigError
+from longturn.errors import ConfigError, LongturnError
 from longturn.records import Trajectory
 from longturn.task_file import read_tasks
 from longturn.v1 import dispatch_pb2
+from tests.support.full_disk import largest_file
 from tests.support.learner_run import audited, rows_of, small_config, train_with_pool
 from tests.support.sampling_policy import from_weights_dir, resample, sampling_script
 from tests.support.scripted_pool import GiveUp, Member, made_up
@@ -205,6 +207,11 @@ def test_weights_that_blow_up_are_skipped_and_never_published_again(
     audited(config.run_dir)
 
 
+def evaluations_of(run_dir: Path) -> list[dict[str, object]]:
+    lines = (run_dir / "metrics" / "learner.jsonl").read_text().splitlines()
+    return [row for row in map(json.loads, lines) if "learner/eval/episodes" in row]
+
+
 def test_evaluation_groups_are_counted_and_not_trained(tmp_path: Path, model_dir: Path, task_path: Path) -> None:
     config = small_config(
         tmp_path / "run",
@@ -214,10 +221,31 @@ def test_evaluation_groups_are_counted_and_not_trained(tmp_path: Path, model_dir
         evaluation={"every": 2, "path": task_path, "num_tasks": 3, "temperature": 0.0},
     )
     train_with_pool(config)
-    lines = (config.run_dir / "metrics" / "learner.jsonl").read_text().splitlines()
-    found = [row for row in map(json.loads, lines) if "learner/eval/episodes" in row]
+    found = evaluations_of(config.run_dir)
     assert [(row["policy_version"], row["learner/eval/episodes"]) for row in found] == [(0, 3), (2, 3)]
     assert audited(config.run_dir).num_trajectories_trained <= 16
+
+
+def test_a_panel_is_labelled_with_the_versions_that_played_it_even_after_a_restart(
+    tmp_path: Path, model_dir: Path, task_path: Path
+) -> None:
+    disk = ExitStack()
+
+    def holds_panel_back_until_the_disk_is_full(member: Member) -> Trajectory | None:
+        if member.policy_version == 1:
+            disk.enter_context(largest_file(20_000))
+        return None if member.assignment.group_id.startswith("e000000.0001") else made_up(member)
+
+    evaluation = {"every": 3, "path": task_path, "num_tasks": 2}
+    config = small_config(tmp_path / "run", model_dir, task_path, batch={"num_batches": 2}, evaluation=evaluation)
+    with disk, pytest.raises(LongturnError, match="cannot be written"):
+        train_with_pool(config, holds_panel_back_until_the_disk_is_full)
+    assert train_with_pool(config)[0] == "COMPLETED"
+    (row,) = evaluations_of(config.run_dir)
+    assert (row["learner/eval/episodes"], row["learner/eval/closed_slots"]) == (2, 0)
+    assert row["learner/eval/min_policy_version"] == 0
+    # The member that was held back was played after the restart, by a version that was given out there.
+    assert row["policy_version"] == row["learner/eval/max_policy_version"] >= 2  # type: ignore[operator]
 
 
 def test_the_control_switch_changes_weights_but_not_groups(tmp_path: Path, model_dir: Path, task_path: Path) -> None:

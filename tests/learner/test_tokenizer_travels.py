@@ -8,7 +8,9 @@ from pathlib import Path
 from learner.model import PolicyModel
 
 
-def test_the_tokenizer_travels_with_the_weights_after_its_checkpoint_was_pruned(model_dir: Path, tmp_path: Path) -> None:
+def test_the_tokenizer_travels_with_the_weights_after_its_checkpoint_was_pruned(
+    model_dir: Path, tmp_path: Path
+) -> None:
     checkpoint = tmp_path / "checkpoint"
     shutil.copytree(model_dir, checkpoint)
     model = PolicyModel.load(checkpoint)

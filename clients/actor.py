@@ -121,7 +121,7 @@ class Actor:
         final = await episode.end(EndCause.TIME_LIMIT)
         if final.turn_index != len(turns):
             raise EpisodeError(
-                f"the wall budget ended it during turn {len(turns)}, which the server still finished",
+                f"ended by TIME_LIMIT during turn {len(turns)}, which the server still finished",
                 reason="CUT_DURING_STEP",
             )
         return final

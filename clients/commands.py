@@ -174,12 +174,16 @@ def evaluate(
         evaluation, outcomes = asyncio.run(work)
     facts: dict[str, object] = {"policy": policy, "temperature": temperature, "seed": seed, "max_turns": max_turns}
     _write(evaluation, outcomes, facts, out=out, record=record)
+    _report(evaluation, facts, as_json=as_json)
+    if evaluation.failed:
+        raise typer.Exit(1)
+
+
+def _report(evaluation: Evaluation, facts: Mapping[str, object], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({**facts, **evaluation.to_json()}))
     else:
-        _show(evaluation, title=f"{policy} at temperature {temperature:g}")
-    if evaluation.failed:
-        raise typer.Exit(1)
+        _show(evaluation, title=f"{facts['policy']} at temperature {facts['temperature']:g}")
 
 
 def _write(

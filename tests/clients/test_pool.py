@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import shutil
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -23,7 +24,7 @@ from clients.policies.engines import EngineRegistry
 from clients.policies.sglang import SglangPolicy
 from clients.pool import ActorPool
 from clients.renderer import TagRenderer
-from clients.spool import Spool
+from clients.spool import Spool, SpoolError
 from longturn.dispatch import Body, DispatchDealer
 from longturn.errors import ConfigError, UnreachableError
 from longturn.metrics import Metrics
@@ -463,6 +464,23 @@ def test_too_many_trajectories_without_an_ack_stop_the_playing_with_a_reason(
                     is_open.set()
                     assert await running == "COMPLETED"
         assert len(learner.trajectories) == 20
+
+    asyncio.run(main())
+
+
+def test_a_spool_that_cannot_be_written_ends_the_pool_with_its_path(
+    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with serving_engine(echo_script(tokenizer_path)) as engine:
+            groups = [group("g", _echo())]
+            with ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url]) as learner:
+                async with _parts(address, renderer, learner.address, tmp_path) as parts:
+                    shutil.rmtree(tmp_path / "spool")
+                    with pytest.raises(SpoolError, match="free space") as error:
+                        await _run(parts)
+        assert str(tmp_path / "spool") in str(error.value)
+        assert not learner.failed
 
     asyncio.run(main())
 

@@ -16,7 +16,10 @@ from longturn.status import StatusBoard
 
 
 def run(config: EnvServerConfig, *, ready_file: Path | None) -> None:
-    """Serve until SIGTERM or SIGINT, then drain; raise LongturnError if the server cannot start."""
+    """Serve until SIGTERM or SIGINT, then drain; raise LongturnError if the server cannot start.
+
+    A signal that comes before the server is up ends it at once.
+    """
     try:
         asyncio.run(_serve(config, ready_file))
     except* LongturnError as group:
@@ -24,14 +27,29 @@ def run(config: EnvServerConfig, *, ready_file: Path | None) -> None:
 
 
 async def _serve(config: EnvServerConfig, ready_file: Path | None) -> None:
-    stopped = asyncio.Event()
+    stopped, is_up = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
+    serve = asyncio.create_task(_serve_until(stopped, is_up, config, ready_file))
+    stop = asyncio.create_task(stopped.wait())
+    await asyncio.wait([serve, stop], return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    if not is_up.is_set():
+        serve.cancel()
+    await asyncio.wait([serve])
+    if not serve.cancelled():
+        serve.result()
+
+
+async def _serve_until(
+    stopped: asyncio.Event, is_up: asyncio.Event, config: EnvServerConfig, ready_file: Path | None
+) -> None:
     metrics = Metrics()
     board = StatusBoard("env_server", metrics)
     with _metrics_server(config, metrics) as metrics_server:
         async with serving(config, metrics=metrics, board=board) as server:
+            is_up.set()
             facts = {"address": server.address, "status_address": server.address}
             if metrics_server is not None:
                 facts["metrics_address"] = f"127.0.0.1:{metrics_server.port}"

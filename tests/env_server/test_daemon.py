@@ -110,6 +110,25 @@ def test_a_signal_drains_the_server(tmp_path: Path, number: int) -> None:
         assert not list(tmp_path.glob("longturn-serve-*"))
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_server_whose_workers_are_not_ready_yet(tmp_path: Path, number: int) -> None:
+    mark = tmp_path / "mark"
+    command = [sys.executable, "-m", "env_server", "--env", f"{ODD}:SlowStartEnvironment", "--port", "0"]
+    env = os.environ | {"TMPDIR": str(tmp_path), "WARM_UP_MARK": str(mark)}
+    process = subprocess.Popen([*command, "--workers", "1"], stderr=subprocess.PIPE, text=True, env=env)
+    try:
+        _wait_until(mark.exists)
+        family = _family(process.pid)
+        process.send_signal(number)
+        assert process.wait(timeout=15.0) == 0
+        assert not any(_is_alive(pid) for pid in family)
+        assert not list(tmp_path.glob("longturn-serve-*"))
+    finally:
+        process.kill()
+        _, errors = process.communicate()
+    assert "Traceback" not in errors
+
+
 async def _refusal_of_a_start(stub: environment_pb2_grpc.EnvironmentServiceAsyncStub) -> str:
     try:
         await stub.StartEpisode(start_request())
@@ -154,6 +173,7 @@ def _is_worker(pid: int) -> bool:
         (["--env", "ekho"], "did you mean 'echo'"),
         (["--env", f"{ODD}:NoSuchEnvironment"], "no subclass"),
         (["--env", f"{ODD}:BrokenStartEnvironment"], "no simulator here"),
+        (["--env", f"{ODD}:SlowStartEnvironment", "--set", "worker_ready_timeout_s=0.5"], "ready (not within 0.5 s)"),
         (["--env", "no_such_module:X"], "no module named"),
         (["--env", "echo", "--host", "0.0.0.0"], "--insecure"),
         (["--env", "echo", "--set", "prot=1"], "did you mean port"),

@@ -59,6 +59,10 @@ class Owner(Protocol):
         """Another stream owns the episode now."""
         ...
 
+    def episode_dropped(self, episode_id: str) -> None:
+        """The server has forgotten the episode."""
+        ...
+
 
 class Episode:
     """State of one episode. It is also the receiver of its own step's answer."""

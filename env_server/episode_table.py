@@ -254,6 +254,8 @@ class EpisodeTable:
         if episode.is_final:
             if now_s > episode.drop_at_s:
                 del self.episodes[episode.episode_id]
+                if episode.owner is not None:
+                    episode.owner.episode_dropped(episode.episode_id)
                 self.on_drop(episode)
         elif episode.action is not None:
             return

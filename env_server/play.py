@@ -44,7 +44,8 @@ class PlayStream:
         self._calls = calls
         self._max_message_bytes = max_message_bytes
         self._max_unanswered = max_unanswered
-        self._owned: set[str] = set()
+        self.owned_episode_ids: set[str] = set()
+        """Episodes of the table that this stream owns."""
         self._results: deque[tuple[int, environment_pb2.StepResult, int]] = deque()
         self._replies: deque[Reply] = deque()
         self._num_unanswered = 0
@@ -64,7 +65,7 @@ class PlayStream:
                 reader.cancel()
                 self.close()
         finally:
-            for episode_id in self._owned:
+            for episode_id in self.owned_episode_ids:
                 self._calls.table.disown(episode_id, self)
 
     def close(self) -> None:
@@ -74,8 +75,12 @@ class PlayStream:
 
     def episode_moved(self, episode_id: str) -> None:
         """Another stream owns the episode now: say so."""
-        self._owned.discard(episode_id)
+        self.owned_episode_ids.discard(episode_id)
         self._put(Reply(moved=environment_pb2.EpisodeMoved(episode_id=episode_id)))
+
+    def episode_dropped(self, episode_id: str) -> None:
+        """The server has forgotten the episode."""
+        self.owned_episode_ids.discard(episode_id)
 
     async def _read(self, context: PlayContext) -> None:
         while (request := await context.read()) is not EOF:
@@ -110,7 +115,7 @@ class PlayStream:
 
     def _own(self, episode: Episode) -> None:
         self._calls.table.own(episode, self)
-        self._owned.add(episode.episode_id)
+        self.owned_episode_ids.add(episode.episode_id)
 
     async def _answer(self, call_id: int, call: Coroutine[object, object, Reply]) -> None:
         try:
@@ -158,7 +163,7 @@ class PlayStream:
             self._ready.clear()
             while self._results or self._replies:
                 await context.write(self._fill())
-                if not self._has_room.is_set() and self._num_unanswered < self._max_unanswered // 2:
+                if not self._has_room.is_set() and self._num_unanswered <= self._max_unanswered // 2:
                     self._has_room.set()
 
     def _fill(self) -> environment_pb2.PlayResponse:

@@ -26,7 +26,7 @@ class EnvironmentService(environment_pb2_grpc.EnvironmentServiceServicer):
         self._calls = calls
         self._listing = listing
         self._info = info
-        self._streams: set[PlayStream] = set()
+        self.streams: set[PlayStream] = set()
 
     @refusing
     async def GetServerInfo(
@@ -97,11 +97,11 @@ class EnvironmentService(environment_pb2_grpc.EnvironmentServiceServicer):
             max_message_bytes=self._calls.max_result_bytes,
             max_unanswered=limits.max_requests_in_flight,
         )
-        self._streams.add(stream)
+        self.streams.add(stream)
         try:
             await stream.serve(context)
         finally:
-            self._streams.discard(stream)
+            self.streams.discard(stream)
 
     @refusing
     async def GetEpisode(
@@ -134,5 +134,5 @@ class EnvironmentService(environment_pb2_grpc.EnvironmentServiceServicer):
 
     def close_streams(self) -> None:
         """End all streams once what they have read is answered."""
-        for stream in self._streams:
+        for stream in self.streams:
             stream.close()

@@ -175,3 +175,28 @@ def test_a_client_that_vanishes_leaves_its_steps_going_and_its_episodes_free() -
             await until(lambda: all(episode.owner is None for episode in episodes))
 
     asyncio.run(main())
+
+
+def test_a_stream_reads_on_after_it_was_full_though_one_call_may_be_in_flight() -> None:
+    async def main() -> None:
+        async with loopback(max_requests_in_flight=1) as client, playing(client) as stream:
+            players = [await stream.start(client, index=index) for index in range(2)]
+            ids = await stream.send(*(PlayCall(step=player.request("amber")) for player in players))
+            replies = [await stream.reply(call_id) for call_id in ids]
+            assert (replies[0].step.turn_index, replies[1].error.reason) == (1, "TOO_MANY_REQUESTS")
+            assert (await stream.ask(step=players[1].request("amber"))).step.turn_index == 1
+
+    asyncio.run(main())
+
+
+def test_a_stream_forgets_its_episodes_when_the_server_does() -> None:
+    async def main() -> None:
+        async with loopback(final_grace_s=0.1) as client, playing(client) as stream:
+            players = [await stream.start(client, index=index) for index in range(4)]
+            for player in players[1:]:
+                await player.end()
+            await until(lambda: len(client.server.table.episodes) == 1)
+            (served,) = client.server.service.streams
+            assert served.owned_episode_ids == {players[0].episode_id}
+
+    asyncio.run(main())

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from env_server.environment import EnvironmentSpec, KnobError, KnobValue
+from env_server.environment import EnvironmentSpec, KnobError, KnobValue, nearest_hint, nearest_name
 from env_server.refusals import RefusedError
 from env_server.spec_json import spec_from_json
 
@@ -28,10 +27,11 @@ class Catalog:
     def spec(self, name: str) -> EnvironmentSpec:
         """One environment; RefusedError(ENVIRONMENT_NOT_FOUND) names the nearest."""
         if name not in self.specs:
+            hint = nearest_hint(name, self.specs)
             raise RefusedError(
                 "ENVIRONMENT_NOT_FOUND",
-                f"no environment {name!r} is served here{_hint(name, self.specs)}; served: {', '.join(self.specs)}",
-                nearest=_nearest(name, self.specs),
+                f"no environment {name!r} is served here{hint}; served: {', '.join(self.specs)}",
+                nearest=nearest_name(name, self.specs),
             )
         return self.specs[name]
 
@@ -42,10 +42,11 @@ class Catalog:
     def check_split(self, spec: EnvironmentSpec, split: str) -> None:
         """RefusedError(SPLIT_NOT_FOUND) unless the environment has this split."""
         if split not in spec.splits:
+            hint = nearest_hint(split, spec.splits)
             raise RefusedError(
                 "SPLIT_NOT_FOUND",
-                f"{spec.name} has no split {split!r}{_hint(split, spec.splits)}; it has {', '.join(spec.splits)}",
-                nearest=_nearest(split, spec.splits),
+                f"{spec.name} has no split {split!r}{hint}; it has {', '.join(spec.splits)}",
+                nearest=nearest_name(split, spec.splits),
             )
 
 
@@ -54,16 +55,6 @@ def check_knobs(spec: EnvironmentSpec, knobs: Mapping[str, KnobValue]) -> dict[s
     try:
         resolved = spec.resolve_knobs(knobs)
     except KnobError as error:
-        nearest = _nearest(error.knob, [knob.name for knob in spec.knobs])
+        nearest = nearest_name(error.knob, [knob.name for knob in spec.knobs])
         raise RefusedError("BAD_KNOB", str(error), knob=error.knob, nearest=nearest) from error
     return {name: resolved[name] for name in knobs}
-
-
-def _nearest(name: str, valid: Iterable[str]) -> str | None:
-    close = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
-    return close[0] if close else None
-
-
-def _hint(name: str, valid: Iterable[str]) -> str:
-    nearest = _nearest(name, valid)
-    return f"; did you mean {nearest!r}?" if nearest else ""

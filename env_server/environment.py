@@ -96,8 +96,8 @@ class KnobSpec:
     def _validate_choice(self, value: KnobValue) -> str:
         if isinstance(value, str) and value in self.choices:
             return value
-        nearest = nearest_name(str(value), self.choices)
-        raise KnobError(self.name, f"knob {self.name} is one of {', '.join(self.choices)}; got {value!r}{nearest}")
+        hint = nearest_hint(str(value), self.choices)
+        raise KnobError(self.name, f"knob {self.name} is one of {', '.join(self.choices)}; got {value!r}{hint}")
 
     def _validate_bool(self, value: KnobValue) -> bool:
         parsed = _BOOLS.get(value.strip().lower()) if isinstance(value, str) else value
@@ -170,7 +170,7 @@ class EnvironmentSpec:
         resolved = {knob.name: knob.default for knob in self.knobs} | dict(fixed)
         for name, value in given.items():
             if name not in by_name:
-                raise KnobError(name, f"{self.name} has no knob {name!r}{nearest_name(name, by_name)}")
+                raise KnobError(name, f"{self.name} has no knob {name!r}{nearest_hint(name, by_name)}")
             valid = by_name[name].validate(value)
             if name in fixed and valid != fixed[name]:
                 raise KnobError(name, f"the task fixes knob {name} at {fixed[name]!r}; got {value!r}")
@@ -269,7 +269,13 @@ class Environment(ABC):
         """Free what the instance holds; idempotent."""
 
 
-def nearest_name(name: str, valid: Iterable[str]) -> str:
-    """`"; did you mean 'x'?"`, or nothing where no valid name is close."""
+def nearest_name(name: str, valid: Iterable[str]) -> str | None:
+    """The valid name that is closest, if one is close."""
     close = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return close[0] if close else None
+
+
+def nearest_hint(name: str, valid: Iterable[str]) -> str:
+    """`"; did you mean 'x'?"`, or nothing where no valid name is close."""
+    nearest = nearest_name(name, valid)
+    return f"; did you mean {nearest!r}?" if nearest else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from importlib.metadata import EntryPoint, entry_points
 
-from env_server.environment import Environment, nearest_name
+from env_server.environment import Environment, nearest_hint
 from longturn.errors import ConfigError
 
 GROUP = "longturn.environments"
@@ -25,7 +25,7 @@ def find(name: str) -> EntryPoint:
     if ":" in name:
         return EntryPoint(name=name, value=name, group=GROUP)
     raise ConfigError(
-        f"no environment {name!r} is installed{nearest_name(name, known)}; installed: {', '.join(sorted(known))}"
+        f"no environment {name!r} is installed{nearest_hint(name, known)}; installed: {', '.join(sorted(known))}"
         " (an import path package.module:Class works too); change env_server.environments"
     )
 

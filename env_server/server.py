@@ -24,7 +24,7 @@ from env_server.background import Background
 from env_server.calls import Calls
 from env_server.catalog import Catalog
 from env_server.config import EnvServerConfig
-from env_server.environment import nearest_name
+from env_server.environment import nearest_hint
 from env_server.episode_table import EpisodeTable, TableLimits
 from env_server.guard import Guard
 from env_server.limits import time_limit
@@ -80,7 +80,8 @@ class EnvServer:
         self.address = address
         self.pool = pool
         self.table = table
-        self._grpc_server, self._service = grpc_server, service
+        self.service = service
+        self._grpc_server = grpc_server
         self._health, self._board = health_servicer, board
 
     async def drain(self, timeout_s: float) -> None:
@@ -92,7 +93,7 @@ class EnvServer:
                 await self.table.drain()
         except TimeoutError:
             logger.warning("calls still in flight after env_server.drain_timeout_s are cut off")
-        self._service.close_streams()
+        self.service.close_streams()
         await self._grpc_server.stop(grace=0.5)
 
 
@@ -214,7 +215,7 @@ async def _start(
         logger.warning("environment left out", extra={"environment": name, "reason": reason})
     for name in config.limits_by_environment:
         if name not in catalog.specs:
-            hint = nearest_name(name, catalog.specs)
+            hint = nearest_hint(name, catalog.specs)
             raise ConfigError(f"env_server.limits_by_environment.{name}: no such environment is served{hint}")
     preparers = Preparers(preparer_pool, num_preparers=config.num_preparers)
     table = EpisodeTable(pool, _table_limits(config), metrics=metrics)

@@ -10,7 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from env_server.environment import KnobError, KnobSpec, KnobValue, TaskInfo, TaskNotFoundError, nearest_name
+from env_server.environment import (
+    KnobError,
+    KnobSpec,
+    KnobValue,
+    TaskInfo,
+    TaskNotFoundError,
+    nearest_hint,
+    nearest_name,
+)
 
 TEXTWORLD_VERSION = "1.7.0"
 GENERATOR_VERSION = 1
@@ -159,8 +167,7 @@ def parse_task_id(task_id: str) -> TextWorldTask:
     family_name, parameter_text, split, index_text = (*task_id.split("/"), "", "", "", "")[:4]
     family = FAMILIES.get(family_name)
     if family is None:
-        near = nearest_name(family_name, FAMILIES).partition("'")[2].rstrip("'?")
-        fallback = FAMILIES.get(near, FAMILIES["coin_collector"])
+        fallback = FAMILIES[nearest_name(family_name, FAMILIES) or "coin_collector"]
         raise TaskNotFoundError(task_id, nearest=_default_id(fallback), reason=f"families are {', '.join(FAMILIES)}")
     parameters, reason = _parse_parameters(family, parameter_text)
     if split not in SPLITS:
@@ -203,7 +210,7 @@ def _kinds(filters: tuple[tuple[str, str], ...]) -> tuple[tuple[Family, Mapping[
     wanted = dict(filters)
     family_name = wanted.pop("family", None)
     if family_name is not None and family_name not in FAMILIES:
-        raise KnobError("family", f"no family {family_name!r}{nearest_name(family_name, FAMILIES)}")
+        raise KnobError("family", f"no family {family_name!r}{nearest_hint(family_name, FAMILIES)}")
     families = [FAMILIES[family_name]] if family_name else list(FAMILIES.values())
     families = [family for family in families if set(wanted) <= {spec.name for spec in family.parameters}]
     if not families:

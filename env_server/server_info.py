@@ -7,8 +7,8 @@ from importlib.metadata import version
 from google.protobuf import duration_pb2
 
 from env_server.config import EnvServerConfig
-from env_server.service import PROTOCOL_VERSION
 from env_server.tokens import new_id
+from longturn.protocol import ENVIRONMENT_PROTOCOL_VERSION
 from longturn.v1 import environment_pb2
 
 CAPABILITIES = ("play", "step_batch", "fork", "transcript")
@@ -18,7 +18,7 @@ def server_info(config: EnvServerConfig) -> environment_pb2.GetServerInfoRespons
     """The answer of a server that has just started."""
     return environment_pb2.GetServerInfoResponse(
         server_id=new_id(),
-        protocol_version=PROTOCOL_VERSION,
+        protocol_version=ENVIRONMENT_PROTOCOL_VERSION,
         package_version=version("longturn"),
         capabilities=CAPABILITIES,
         limits=environment_pb2.ServerLimits(

@@ -13,9 +13,9 @@ from env_server.calls import Calls
 from env_server.listing import Listing
 from env_server.play import PlayStream
 from env_server.refusals import RefusedError, refusing
+from longturn.protocol import ENVIRONMENT_PROTOCOL_VERSION
 from longturn.v1 import environment_pb2, environment_pb2_grpc
 
-PROTOCOL_VERSION = "1"
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -33,12 +33,12 @@ class EnvironmentService(environment_pb2_grpc.EnvironmentServiceServicer):
         self, request: environment_pb2.GetServerInfoRequest, context: Context
     ) -> environment_pb2.GetServerInfoResponse:
         """State who answers."""
-        asked = request.protocol_version
-        if asked and asked.partition(".")[0] != PROTOCOL_VERSION:
+        asked, ours = request.protocol_version, ENVIRONMENT_PROTOCOL_VERSION
+        if asked and asked.partition(".")[0] != ours:
             raise RefusedError(
                 "PROTOCOL_MISMATCH",
-                f"the caller speaks protocol {asked}, this server speaks {PROTOCOL_VERSION}; install matching versions",
-                protocol_version=PROTOCOL_VERSION,
+                f"the caller speaks protocol {asked}, this server speaks {ours}; install matching versions",
+                protocol_version=ours,
             )
         return self._info
 

@@ -32,8 +32,10 @@ from learner.state import TrainerState
 from longturn.errors import ConfigError
 
 logger = logging.getLogger(__name__)
-_OPTIMIZER_FILE = "optimizer.safetensors"
-_RNG_FILE = "rng.safetensors"
+# In a folder of their own: engines load every safetensors file that lies beside a model.
+_TRAINER_FOLDER = "trainer"
+_OPTIMIZER_FILE = f"{_TRAINER_FOLDER}/optimizer.safetensors"
+_RNG_FILE = f"{_TRAINER_FOLDER}/rng.safetensors"
 
 
 def save_checkpoint(
@@ -51,6 +53,7 @@ def save_checkpoint(
         return
     with writing(folder, state.training_step, batches_consumed=state.batches_consumed) as partial:
         model.save(partial)
+        (partial / _TRAINER_FOLDER).mkdir()
         save_file(_optimizer_tensors(model.module, optimizer), partial / _OPTIMIZER_FILE)
         save_file({"torch": torch.get_rng_state()}, partial / _RNG_FILE)
         content = {**state.to_json(), "num_batches": num_batches}

@@ -140,7 +140,8 @@ def _seal(partial: Path, facts: Mapping[str, object]) -> None:
     marker = partial / MARKER
     marker.write_text(json.dumps({**facts, "sha256": digests}, indent=1), encoding="utf-8")
     flush_file(marker)
-    sync_folder(partial)
+    for folder in (partial, *(path for path in partial.rglob("*") if path.is_dir())):
+        sync_folder(folder)
 
 
 def prune(folder: Path, *, keep: int) -> None:

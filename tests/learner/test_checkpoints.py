@@ -146,6 +146,8 @@ def test_weights_optimizer_and_state_come_back_to_the_bit(tmp_path: Path, model_
     save_checkpoint(tmp_path, state=state, model=model, optimizer=optimizer, num_batches=9, keep=2)
     chosen = choose_checkpoint(tmp_path, "auto", on_damage="error")
     assert chosen is not None
+    # Engines load every safetensors file that they find beside the configuration.
+    assert [path.name for path in chosen.path.glob("*.safetensors")] == ["model.safetensors"]
     again = PolicyModel.load(chosen.path)
     other = torch.optim.AdamW(again.module.parameters(), lr=1e-3)
     restore_optimizer(chosen.path, model=again, optimizer=other)

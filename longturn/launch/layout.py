@@ -51,6 +51,10 @@ class RunLayout:
         """The imitated policy, an ordinary Hugging Face folder."""
         return self.folder / "warmstart" / "model"
 
+    def weights(self, policy_version: int) -> Path:
+        """What the engines loaded as a policy version."""
+        return self.folder / "weights" / f"v{policy_version:06d}"
+
     @property
     def dispatch_address(self) -> str:
         """The learner's socket file, or the word that asks for a port if its path would be too long."""

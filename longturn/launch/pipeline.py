@@ -61,9 +61,22 @@ def whole_run(run: Run) -> None:
     temperatures = (SAMPLED, GREEDY, *run.config.evaluation.other_temperatures)
     run.phases.once("evaluation before", lambda: evaluate(run, "before", model, "0", temperatures))
     run.phases.once("training", lambda: train(run.crew, run.supervisor, run.screen, run.layout))
-    learned = json.loads((run.layout.folder / "learner_summary.json").read_text(encoding="utf-8"))
-    last_model, last_version = Path(learned["final_model"]), str(learned["policy_version"])
-    run.phases.once("evaluation after", lambda: evaluate(run, "after", last_model, last_version, (SAMPLED, GREEDY)))
+    last = last_version(run.layout)
+    run.phases.once(
+        "evaluation after", lambda: evaluate(run, "after", run.layout.weights(last), str(last), (SAMPLED, GREEDY))
+    )
+
+
+def last_version(layout: RunLayout) -> int:
+    """The version that training ended with; never the best one."""
+    learned = json.loads((layout.folder / "learner_summary.json").read_text(encoding="utf-8"))
+    version = learned["policy_version"]
+    if version is None:
+        raise ConfigError(
+            f"training ended with reason {learned['reason']} before any weights were published; see"
+            f" {layout.files('learner').stderr} and start a new run"
+        )
+    return version
 
 
 def check_settings(run: Run) -> Mapping[str, object]:

@@ -154,7 +154,7 @@ def test_every_call_needs_the_token() -> None:
     async def main() -> None:
         async with loopback() as client:
             player = await client.start()
-            player.token = "x" + player.token[1:]
+            player.token = ("y" if player.token[0] == "x" else "x") + player.token[1:]
             for call in (player.step(), player.get(), player.end()):
                 await assert_refused(call, "BAD_TOKEN")
             reference = environment_pb2.EpisodeReference(episode_id=player.episode_id, episode_token=player.token)

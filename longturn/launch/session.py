@@ -84,18 +84,20 @@ def _supervise(layout: RunLayout, work: Callable[[Run], None], console: Console,
         screen.say(f"run folder: {_shown(layout.folder)}")
         crew = Crew(supervisor, commands, layout, settings.run)
         phases = PhaseLog(layout.folder / "phases", say=screen.say)
-        work(
-            Run(
-                layout=layout,
-                config=settings,
-                supervisor=supervisor,
-                crew=crew,
-                commands=commands,
-                phases=phases,
-                screen=screen,
+        try:
+            work(
+                Run(
+                    layout=layout,
+                    config=settings,
+                    supervisor=supervisor,
+                    crew=crew,
+                    commands=commands,
+                    phases=phases,
+                    screen=screen,
+                )
             )
-        )
-        _count_restarts(layout, supervisor)
+        finally:
+            _count_restarts(layout, supervisor)
     summary = write_summary(layout.folder)
     if summary["held_out"]["after"] is not None:
         show_result(console, summary, _shown(write_report(layout.folder)))

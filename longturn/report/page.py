@@ -78,9 +78,7 @@ def temperature_sentence(summary: Mapping[str, object]) -> str:
     rise = _number(after.get("success")) - _number(before.get("success"))
     alone = _number(best.get("success")) - _number(before.get("success"))
     if best is before or alone <= 0:
-        return (
-            f"Success changed by {100 * rise:+.0f} points; no other temperature improves the warm start."
-        )
+        return f"Success changed by {100 * rise:+.0f} points; no other temperature improves the warm start."
     return (
         f"Of the change of {100 * rise:+.0f} points at temperature 1, lowering the warm start's temperature to"
         f" {_number(best.get('temperature')):g} alone would have given {100 * alone:.0f} points."

@@ -126,9 +126,7 @@ def test_a_run_whose_daemons_are_all_killed_once_ends_well_and_trained_every_gro
     assert summary["batches_trained"] == 40
     assert set(summary["restarts"]) == {"learner", "actors", "engine", "env_server"}
     assert summary["held_out_greedy"]["paired"]["episodes"] == 4
-    audit = [sys.executable, "-m", "learner.ledger.audit", str(folder)]
-    result = subprocess.run(audit, cwd=ROOT, capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout + result.stderr
+    assert_history_is_whole(folder)
     report = (folder / "report.html").read_text()
     for title in ("Entropy and the EPO corridor", "Staleness of the data", "Who waited for whom"):
         assert title in report
@@ -148,8 +146,15 @@ def test_a_run_that_was_killed_as_a_whole_goes_on_where_it_was(tmp_path: Path) -
     assert code == 0, stdout + stderr
     assert "imitation: done before" in stdout
     assert json.loads((folder / "summary.json").read_text())["batches_trained"] == 20
+    assert_history_is_whole(folder)
+
+
+def assert_history_is_whole(folder: Path) -> None:
+    """The ledger proves the history of the last weights, and no outage cost a slot."""
     audit = [sys.executable, "-m", "learner.ledger.audit", str(folder)]
-    assert subprocess.run(audit, cwd=ROOT, capture_output=True).returncode == 0
+    result = subprocess.run(audit, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert json.loads(result.stdout)["num_slots_closed"] == 0
 
 
 def has_finished_or_trained(process: subprocess.Popen[str], folder: Path, num_batches: int) -> bool:

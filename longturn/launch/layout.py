@@ -37,6 +37,11 @@ class RunLayout:
         return self.folder / "launch.json"
 
     @property
+    def settings_checked(self) -> Path:
+        """Marker of the first phase: every daemon took its settings."""
+        return self.folder / "phases" / "check settings.json"
+
+    @property
     def engine_key(self) -> Path:
         """Key of this run's engine."""
         return self.folder / "engine.key"

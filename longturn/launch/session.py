@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
-import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import tomli_w
 from rich.console import Console
@@ -70,11 +71,15 @@ def launch(layout: RunLayout, work: Callable[[Run], None], console: Console) -> 
             console.print(f"stopped; go on with: {hint}", soft_wrap=True)
             return _INTERRUPTED
         except LongturnError as error:
-            raise type(error)(f"{error}\nonce that is mended, go on with: {hint}") from error
+            if layout.settings_checked.exists():
+                raise type(error)(f"{error}\nonce that is mended, go on with: {hint}") from error
+            # A resumed run keeps its settings, so one whose settings were refused could never be mended.
+            layout.config.unlink()
+            raise
     return 0
 
 
-def _supervise(layout: RunLayout, work: Callable[[Run], None], console: Console, stop: threading.Event) -> None:
+def _supervise(layout: RunLayout, work: Callable[[Run], None], console: Console, stop: StopRequests) -> None:
     settings = LaunchConfig(layout.config)
     commands = CommandLines(layout)
     with (
@@ -121,13 +126,28 @@ def _count_restarts(layout: RunLayout, supervisor: Supervisor) -> None:
     layout.facts.write_text(json.dumps(facts, indent=1), encoding="utf-8")
 
 
+class StopRequests:
+    """Whether SIGINT or SIGTERM came. Free of locks: a handler runs on the very thread that waits."""
+
+    def __init__(self) -> None:
+        self._came = False
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        self._came = True
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep, then say whether one came."""
+        if not self._came:
+            time.sleep(seconds)
+        return self._came
+
+
 @contextmanager
-def _stop_requests() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set."""
-    stop = threading.Event()
-    before = {
-        number: signal.signal(number, lambda number, frame: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)
-    }
+def _stop_requests() -> Iterator[StopRequests]:
+    """What SIGINT and SIGTERM are noted in."""
+    stop = StopRequests()
+    before = {number: signal.signal(number, stop.note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:

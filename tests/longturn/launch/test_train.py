@@ -88,6 +88,8 @@ def test_a_wrong_setting_of_a_daemon_is_refused_before_anything_starts(tmp_path:
     assert code == 2
     assert "learner.batch.num_batch: unknown setting, did you mean num_batches?" in stderr
     assert not (tmp_path / "runs" / "echo" / "ready" / "env_server.json").exists()
+    assert "--resume" not in stderr
+    assert not (tmp_path / "runs" / "echo" / "config.toml").exists()
 
 
 def test_a_panel_must_not_come_from_the_training_split(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def run_imitation(demonstrations: Path, config: ImitateConfig) -> None:
     model = _model(tokenizer, config)
     rows = [RowBuilder(tokenizer).build(trajectory) for trajectory in trajectories]
     _check_lengths(rows, model)
-    trained, held_out = rows[: -config.held_out_episodes], rows[-config.held_out_episodes :]
+    trained, held_out = _split(rows, config.held_out_episodes)
     config.out.mkdir(parents=True, exist_ok=True)
     with MetricsFile(config.out / "imitation.jsonl") as metrics:
         loss = imitate_rows(model, trained, config, metrics)
@@ -69,6 +69,17 @@ def _model(tokenizer: Tokenizer, config: ImitateConfig) -> PreTrainedModel:
         seed=config.seed,
         pad_id=tokenizer.token_to_id(PAD) or 0,
         eos_id=tokenizer.token_to_id(EOS) or 0,
+    )
+
+
+def _split(
+    rows: Sequence[DemonstrationRow], num_held_out: int
+) -> tuple[list[DemonstrationRow], list[DemonstrationRow]]:
+    """Keep rows from all over the file: it is ordered by task, and its end may hold the longest tasks only."""
+    held_out = {index * len(rows) // num_held_out for index in range(num_held_out)}
+    return (
+        [row for index, row in enumerate(rows) if index not in held_out],
+        [row for index, row in enumerate(rows) if index in held_out],
     )
 
 

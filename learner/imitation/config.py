@@ -80,7 +80,7 @@ class ImitateConfig(Config):
     adamw_rate: float = Field(default=3e-3, gt=0)
     """Learning rate of AdamW, which moves the rest."""
     held_out_episodes: int = Field(default=16, ge=1)
-    """Last demonstrations, kept from training for the gate."""
+    """Demonstrations, evenly spread over the file, that are kept from training for the gate."""
     gate_min_probability: float = Field(default=0.5, ge=0, le=1)
     """Least mean probability of every kind of action, with the reasoning before it, on held-out turns; a rare action
     that is not learned makes success impossible, however low the loss."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from env_server.environment import EnvironmentSpec, KnobError, KnobValue, nearest_hint, nearest_name
+from env_server.environment import EnvironmentSpec, KnobError, KnobValue
 from env_server.refusals import RefusedError
 from env_server.spec_json import spec_from_json
+from longturn.nearest import nearest_hint, nearest_name
 
 
 class Catalog:

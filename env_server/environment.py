@@ -5,16 +5,16 @@ transition with `action_valid=False` and the environment's own answer. Exception
 (`TaskNotFoundError`, `KnobError`) or that the simulator broke (`EnvironmentBrokenError`).
 """
 
-import difflib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import ClassVar, Literal
 
 from longturn.errors import LongturnError
+from longturn.nearest import nearest_hint
 
 KnobValue = bool | int | float | str
 KnobKind = Literal["int", "float", "bool", "choice"]
@@ -267,15 +267,3 @@ class Environment(ABC):
     @abstractmethod
     def close(self) -> None:
         """Free what the instance holds; idempotent."""
-
-
-def nearest_name(name: str, valid: Iterable[str]) -> str | None:
-    """The valid name that is closest, if one is close."""
-    close = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
-    return close[0] if close else None
-
-
-def nearest_hint(name: str, valid: Iterable[str]) -> str:
-    """`"; did you mean 'x'?"`, or nothing where no valid name is close."""
-    nearest = nearest_name(name, valid)
-    return f"; did you mean {nearest!r}?" if nearest else ""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 from importlib.metadata import EntryPoint, entry_points
 
-from env_server.environment import Environment, nearest_hint
+from env_server.environment import Environment
 from longturn.errors import ConfigError
+from longturn.nearest import nearest_hint
 
 GROUP = "longturn.environments"
 OWN_PACKAGE = "env_server."

@@ -24,7 +24,6 @@ from env_server.background import Background
 from env_server.calls import Calls
 from env_server.catalog import Catalog
 from env_server.config import EnvServerConfig
-from env_server.environment import nearest_hint
 from env_server.episode_table import EpisodeTable, TableLimits
 from env_server.guard import Guard
 from env_server.limits import time_limit
@@ -40,6 +39,7 @@ from env_server.tokens import TokenMint
 from env_server.worker_process import WorkerSetup
 from longturn.errors import ConfigError
 from longturn.metrics import Metrics
+from longturn.nearest import nearest_hint
 from longturn.status import StatusBoard, StatusServicer
 from longturn.v1 import environment_pb2, environment_pb2_grpc, status_pb2, status_pb2_grpc
 

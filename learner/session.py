@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
-import os
 import signal
 import threading
 import time
@@ -36,6 +34,7 @@ from longturn.dispatch import DispatchRouter, SocketLimits
 from longturn.errors import ConfigError
 from longturn.metrics import Metrics, MetricsServer
 from longturn.ready import write_ready
+from longturn.run_folder import held_folder
 from longturn.status import StatusBoard, StatusServer
 from longturn.task_file import read_tasks
 from longturn.v1 import dispatch_pb2
@@ -48,7 +47,8 @@ def learn(config: LearnConfig, *, resume: str, ready_file: Path | None) -> str:
     """Run the learner to its end; the reason it ended."""
     started_s = time.monotonic()
     with ExitStack() as stack:
-        stack.enter_context(_run_folder(config.run_dir))
+        refusal = f"another learner runs in {config.run_dir}; stop it, or set learner.run_dir"
+        stack.enter_context(held_folder(config.run_dir, "learner.lock", refusal=refusal))
         stop = stack.enter_context(_stop_signals())
         parts = _Session(config, stack, stop).build(resume, ready_file)
         reason = _train_to_the_end(parts)
@@ -290,23 +290,6 @@ def _read_key(engine: EngineConfig) -> str:
         raise ConfigError(
             f"publish.engines: the key file {engine.api_key_file} cannot be read: {error.strerror}"
         ) from error
-
-
-@contextmanager
-def _run_folder(run_dir: Path) -> Iterator[None]:
-    """Make the run folder, for its owner only, and hold it against a second learner."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    # Sockets and keys lie in it.
-    run_dir.chmod(0o700)
-    descriptor = os.open(run_dir / "learner.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConfigError(f"another learner runs in {run_dir}; stop it, or set learner.run_dir") from error
-        yield
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

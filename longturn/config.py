@@ -6,7 +6,6 @@ and the message names the nearest known one.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import tomllib
@@ -18,6 +17,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from longturn.errors import ConfigError
+from longturn.nearest import nearest_name
 
 Tree = dict[str, object]
 ConfigT = TypeVar("ConfigT", bound="Config")
@@ -57,14 +57,18 @@ def config_digest(config: Config) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _read_table(path: Path, table: str) -> Tree:
+def read_toml(path: Path) -> Tree:
+    """The file's tables; ConfigError if it is absent or not TOML."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ConfigError(f"config file {path} does not exist; give another with --config") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"config file {path} is not valid TOML: {error}") from error
-    tree = document.get(table, {})
+
+
+def _read_table(path: Path, table: str) -> Tree:
+    tree = read_toml(path).get(table, {})
     if not isinstance(tree, dict):
         raise ConfigError(f"{table} in {path} must be a table, such as [{table}]")
     return tree
@@ -83,10 +87,11 @@ def _apply(tree: Tree, override: str, table: str) -> None:
         if not isinstance(below, dict):
             raise ConfigError(f"override {override!r}: {key} is a value, not a table")
         branch = below
-    branch[keys[-1]] = _parse_value(text.strip())
+    branch[keys[-1]] = parse_value(text.strip())
 
 
-def _parse_value(text: str) -> object:
+def parse_value(text: str) -> object:
+    """The value that an override spells: TOML, or else the text itself."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -106,8 +111,8 @@ def _describe(error: ValidationError, model: type[BaseModel], table: str) -> str
 
 def _nearest(name: str, model: type[BaseModel], parents: Sequence[int | str]) -> str:
     names = _names_below(model, parents)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f", did you mean {close[0]}?" if close else f"; known here: {', '.join(sorted(names))}"
+    nearest = nearest_name(name, names)
+    return f", did you mean {nearest}?" if nearest else f"; known here: {', '.join(sorted(names))}"
 
 
 def _names_below(model: type[BaseModel], parents: Sequence[int | str]) -> list[str]:

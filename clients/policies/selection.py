@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from clients.policies.base import TextPolicy
 from clients.policies.text import OraclePolicy, RandomPolicy, ScriptedTextPolicy
 from longturn.errors import ConfigError
+from longturn.nearest import nearest_name
 from longturn.records import KnobValue
 
 _SCRIPT_PREFIX = "scripted:"
@@ -28,8 +28,8 @@ def make_text_policy(name: str, settings: Mapping[str, KnobValue]) -> TextPolicy
 
         makers.update(DEMONSTRATORS)
     if name not in makers:
-        close = difflib.get_close_matches(name, makers, n=1, cutoff=0.5)
-        hint = f", did you mean {close[0]}?" if close else ""
+        nearest = nearest_name(name, makers)
+        hint = f", did you mean {nearest}?" if nearest else ""
         known = ", ".join(sorted(makers))
         raise ConfigError(
             f"unknown policy {name!r}{hint} Known: {known}, scripted:FILE, or an engine's http:// address"

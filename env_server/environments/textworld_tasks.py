@@ -16,9 +16,8 @@ from env_server.environment import (
     KnobValue,
     TaskInfo,
     TaskNotFoundError,
-    nearest_hint,
-    nearest_name,
 )
+from longturn.nearest import nearest_hint, nearest_name
 
 TEXTWORLD_VERSION = "1.7.0"
 GENERATOR_VERSION = 1

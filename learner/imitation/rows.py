@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from longturn.errors import ConfigError
 from longturn.records import Trajectory, Turn
-from longturn.tag_format import ACTION_END_TAG, ACTION_TAG, OBSERVATION_TAG, THINK_END_TAG, THINK_TAG
+from longturn.tag_format import ACTION_END_TAG, ACTION_TAG, OBSERVATION_TAG, TAGS, THINK_END_TAG, THINK_TAG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class RowBuilder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._tag = {tag: _tag_id(tokenizer, tag) for tag in _ALL_TAGS}
+        self._tag = {tag: _tag_id(tokenizer, tag) for tag in TAGS}
         self._encode = lru_cache(maxsize=65_536)(self._encode_text)
 
     def build(self, trajectory: Trajectory) -> DemonstrationRow:
@@ -71,9 +71,6 @@ class RowBuilder:
         if any(index in self._tag.values() for index in ids):
             raise ConfigError(f"a demonstration's text spells a tag: {text[:80]!r}; record it from another environment")
         return tuple(ids)
-
-
-_ALL_TAGS = (OBSERVATION_TAG, THINK_TAG, THINK_END_TAG, ACTION_TAG, ACTION_END_TAG)
 
 
 def _tag_id(tokenizer: Tokenizer, tag: str) -> int:

@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import secrets
 import socket
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
 import tomli_w
 
-from longturn.config import Tree, load_config
+from longturn.config import Tree, load_config, parse_value, read_toml
 from longturn.errors import ConfigError
 from longturn.launch.config import EvaluationConfig, RunConfig, TasksConfig, WarmstartConfig
 from longturn.launch.layout import RunLayout
+from longturn.nearest import nearest_name
 
 TABLES = ("run", "tasks", "warmstart", "imitate", "evaluation", "env_server", "engine", "act", "eval", "learner")
 
 
 def read_document(path: Path, overrides: Sequence[str]) -> Tree:
     """The file with overrides such as `learner.batch.num_batches=3` applied; unknown tables are refused."""
-    try:
-        document: Tree = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ConfigError(f"config file {path} does not exist; give another with --config") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"config file {path} is not valid TOML: {error}") from error
+    document = read_toml(path)
     for override in overrides:
         _apply(document, override)
     for table in document:
         if table not in TABLES:
-            close = difflib.get_close_matches(table, TABLES, n=1, cutoff=0.5)
-            hint = f", did you mean [{close[0]}]?" if close else f"; known are {', '.join(TABLES)}"
+            nearest = nearest_name(table, TABLES)
+            hint = f", did you mean [{nearest}]?" if nearest else f"; known are {', '.join(TABLES)}"
             raise ConfigError(f"{path}: unknown table [{table}]{hint}")
     return document
 
@@ -54,7 +48,7 @@ def write_run_config(document: Tree, layout: RunLayout, *, seed: int) -> None:
 
 def imitation_steps(config: Path) -> float:
     """How many updates the imitation was told to make; 0, which shows no bar, where that is left to its default."""
-    table = tomllib.loads(config.read_text(encoding="utf-8")).get("imitate", {})
+    table = read_toml(config).get("imitate", {})
     steps = table.get("steps", 0) if isinstance(table, dict) else 0
     return float(steps) if isinstance(steps, int) else 0.0
 
@@ -123,14 +117,7 @@ def _apply(document: Tree, override: str) -> None:
     branch = document
     for key in keys[:-1]:
         branch = _table(branch, key)
-    branch[keys[-1]] = _value(text.strip())
-
-
-def _value(text: str) -> object:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+    branch[keys[-1]] = parse_value(text.strip())
 
 
 def _free_port() -> int:

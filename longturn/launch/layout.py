@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from longturn.errors import ConfigError
 from longturn.launch.child import ChildFiles
+from longturn.launch.phases import phase_marker
+from longturn.run_folder import held_folder
 
 _IPC_PATH_LIMIT_BYTES = 107
+
+CHECK_SETTINGS = "check settings"
+"""The first phase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +39,14 @@ class RunLayout:
         return self.folder / "launch.json"
 
     @property
+    def phases(self) -> Path:
+        """Markers of finished phases."""
+        return self.folder / "phases"
+
+    @property
     def settings_checked(self) -> Path:
         """Marker of the first phase: every daemon took its settings."""
-        return self.folder / "phases" / "check settings.json"
+        return phase_marker(self.phases, CHECK_SETTINGS)
 
     @property
     def engine_key(self) -> Path:
@@ -79,17 +86,7 @@ class RunLayout:
         )
 
 
-@contextmanager
-def held(layout: RunLayout) -> Iterator[None]:
+def held(layout: RunLayout) -> AbstractContextManager[None]:
     """Make the run folder, readable by its owner alone, and keep other launchers out."""
-    layout.folder.mkdir(parents=True, exist_ok=True)
-    layout.folder.chmod(0o700)
-    descriptor = os.open(layout.folder / "launcher.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConfigError(f"another launcher runs {layout.folder}; stop it, or choose another --run") from error
-        yield
-    finally:
-        os.close(descriptor)
+    refusal = f"another launcher runs {layout.folder}; stop it, or choose another --run"
+    return held_folder(layout.folder, "launcher.lock", refusal=refusal)

@@ -12,6 +12,11 @@ from longturn.errors import ConfigError
 Result = Mapping[str, object]
 
 
+def phase_marker(folder: Path, name: str) -> Path:
+    """The file that exists once a phase is finished."""
+    return folder / f"{name}.json"
+
+
 class PhaseLog:
     """Markers of finished phases: `phases/NAME.json` holds `wall_s` and the phase's result."""
 
@@ -23,7 +28,7 @@ class PhaseLog:
 
     def once(self, name: str, work: Callable[[], Result]) -> Result:
         """Run `work` unless an earlier start of this run finished it; return its result either way."""
-        marker = self._folder / f"{name}.json"
+        marker = phase_marker(self._folder, name)
         if marker.exists():
             self._say(f"{name}: done before")
             return _read(marker)["result"]  # type: ignore[return-value]  # written below

@@ -12,7 +12,7 @@ from longturn.errors import ConfigError, LongturnError
 from longturn.launch.command_lines import CommandLines
 from longturn.launch.crew import Crew, Every
 from longturn.launch.document import LaunchConfig, imitation_steps
-from longturn.launch.layout import RunLayout
+from longturn.launch.layout import CHECK_SETTINGS, RunLayout
 from longturn.launch.phases import PhaseLog
 from longturn.launch.screen import Progress, Screen
 from longturn.launch.supervisor import OneShot, Supervisor
@@ -46,7 +46,7 @@ class Run:
 
 def warm_start(run: Run) -> None:
     """From nothing to an imitated policy."""
-    run.phases.once("check settings", lambda: check_settings(run))
+    run.phases.once(CHECK_SETTINGS, lambda: check_settings(run))
     run.phases.once("task files", lambda: write_task_files(run))
     run.phases.once("games", lambda: prepare_games(run))
     run.phases.once("demonstrations", lambda: record_demonstrations(run))

@@ -88,7 +88,7 @@ def _supervise(layout: RunLayout, work: Callable[[Run], None], console: Console,
     ):
         screen.say(f"run folder: {_shown(layout.folder)}")
         crew = Crew(supervisor, commands, layout, settings.run)
-        phases = PhaseLog(layout.folder / "phases", say=screen.say)
+        phases = PhaseLog(layout.phases, say=screen.say)
         try:
             work(
                 Run(

@@ -323,9 +323,11 @@ def _channel_options(config: EnvClientConfig) -> list[tuple[str, int]]:
     options = [
         ("grpc.max_send_message_length", config.max_message_bytes),
         ("grpc.max_receive_message_length", config.max_message_bytes),
+        # A call made while the channel backs off fails at once: keep the pause below the client's own.
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
-        ("grpc.max_reconnect_backoff_ms", 1000),
+        ("grpc.max_reconnect_backoff_ms", 300),
+        # In gRPC this is the time that one attempt to connect may take.
+        ("grpc.min_reconnect_backoff_ms", 10_000),
         # Channels of one process to one address must not share a connection that another client broke.
         ("grpc.use_local_subchannel_pool", 1),
     ]

@@ -344,7 +344,7 @@ def test_a_restarted_server_loses_episodes_and_the_client_goes_on(tmp_path: Path
 
 def test_a_server_that_stays_away_is_reported_and_found_again_later(tmp_path: Path) -> None:
     async def main(server: ServerProcess) -> None:
-        async with EnvClient(_config(server.address, connect_budget_s=1.0)) as envs:
+        async with EnvClient(_config(server.address, connect_budget_s=3.0)) as envs:
             episode = await envs.start(ECHO)
             server.kill()
             with pytest.raises(UnreachableError, match="longturn serve"):

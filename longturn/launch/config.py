@@ -59,7 +59,7 @@ class TasksConfig(Config):
     train: TaskSetConfig
     """The learner's slots take these."""
     valid: TaskSetConfig
-    """Panel for tuning, for the gate after the warm start, and for the curve during training."""
+    """Panel for tuning, and for the curve during training."""
     test: TaskSetConfig
     """Panel for the table before and after; nothing is tuned on it."""
 
@@ -89,16 +89,16 @@ class WarmstartConfig(Config):
     gate_temperature: float = Field(default=1.0, ge=0)
     """Temperature at which the gate is checked."""
     gate_min_success: float = Field(default=0.02, ge=0, le=1)
-    """Least success of the warm start: a policy that never succeeds has nothing to learn from."""
+    """Least success of the warm start on the training tasks: a policy that never succeeds has nothing to learn from."""
     gate_max_success: float = Field(default=0.95, ge=0, le=1)
-    """Highest success of the warm start: above it there is nothing left to learn."""
+    """Highest success of the warm start on the training tasks: above it there is nothing left to learn."""
 
 
 class EvaluationConfig(Config):
     """Table `[evaluation]`: plays of the test panel by the warm start and by the last version."""
 
     num_tasks: int = Field(default=128, ge=1)
-    """First lines of the test panel, one episode each."""
+    """First lines of the test panel, one episode each; the gate plays as many of the training tasks."""
     max_turns: int = Field(default=0, ge=0)
     """Turn limit; 0: the environment's."""
     max_new_tokens: int = Field(default=64, ge=1)

@@ -168,13 +168,13 @@ def imitation_progress(layout: RunLayout) -> Progress:
 
 
 def check_gate(run: Run) -> Mapping[str, object]:
-    """Play the validation panel with the warm start; refuse to train what cannot learn or has nothing left to learn."""
+    """Play the training tasks with the warm start; refuse what meets no reward there or has nothing left to learn."""
     config = run.config.warmstart
-    result = play(run, "gate", "valid", config.gate_temperature, run.layout.warm_start, "0")
+    result = play(run, "gate", "train", config.gate_temperature, run.layout.warm_start, "0")
     success = float(result["success"])
     if not config.gate_min_success <= success <= config.gate_max_success:
         raise GateError(
-            f"the warm start wins {success:.0%} of the validation games, outside {config.gate_min_success:.0%} to"
+            f"the warm start wins {success:.0%} of the training games, outside {config.gate_min_success:.0%} to"
             f" {config.gate_max_success:.0%}: change imitate.steps or warmstart.num_episodes (or the gate,"
             " warmstart.gate_min_success and gate_max_success) and start anew"
         )

@@ -16,16 +16,24 @@ if TYPE_CHECKING:
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="TOML file with a table per daemon.")]
 Name = Annotated[str | None, typer.Option("--run", help="Name of the run; default: run.name of the file.")]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of the run; default: run.seed of the file.")]
+WarmStart = Annotated[
+    Path | None, typer.Option("--warm-start", help="Run folder whose warm start, of equal settings, is taken over.")
+]
 Resume = Annotated[Path | None, typer.Option("--resume", help="Go on with this run folder.")]
 
 
 def train(
-    config: Config = None, run: Name = None, seed: Seed = None, resume: Resume = None, overrides: Overrides = None
+    config: Config = None,
+    run: Name = None,
+    seed: Seed = None,
+    warm_start: WarmStart = None,
+    resume: Resume = None,
+    overrides: Overrides = None,
 ) -> None:
     """Train from generated games to a report on this machine, supervising all daemons."""
     from longturn.launch.pipeline import whole_run  # after parsing: --help must not wait for grpc
 
-    _launch(whole_run, config, run, seed, resume, overrides or [])
+    _launch(whole_run, config, run, seed, resume, overrides or [], warm_start)
 
 
 def warmstart(
@@ -44,13 +52,14 @@ def _launch(
     seed: int | None,
     resume: Path | None,
     overrides: list[str],
+    warm_start: Path | None = None,
 ) -> None:
     from rich.console import Console
 
     from longturn.launch.session import launch, new_run, resumed_run
 
     if resume is not None:
-        layout = resumed_run(resume, has_settings=bool(config or name or overrides or seed is not None))
+        layout = resumed_run(resume, has_settings=bool(config or name or overrides or warm_start or seed is not None))
     else:
-        layout = new_run(config, name=name, seed=seed, overrides=overrides)
+        layout = new_run(config, name=name, seed=seed, overrides=overrides, warm_start=warm_start)
     raise typer.Exit(launch(layout, work, Console(highlight=False)))

@@ -21,6 +21,7 @@ from longturn.launch.document import LaunchConfig, document_digest, read_documen
 from longturn.launch.layout import RunLayout, held
 from longturn.launch.phases import PhaseLog
 from longturn.launch.pipeline import Run
+from longturn.launch.reuse import check_same_start, copy_warm_start
 from longturn.launch.screen import Screen
 from longturn.launch.supervisor import InterruptedRunError, Supervisor
 from longturn.launch.table import show_result
@@ -30,8 +31,18 @@ from longturn.report.summary import write_summary
 _INTERRUPTED = 130
 
 
-def new_run(config: Path | None, *, name: str | None, seed: int | None, overrides: Sequence[str]) -> RunLayout:
-    """Make the folder of a new run, with its settings in it; refuses one that exists."""
+def new_run(
+    config: Path | None,
+    *,
+    name: str | None,
+    seed: int | None,
+    overrides: Sequence[str],
+    warm_start: Path | None = None,
+) -> RunLayout:
+    """Make the folder of a new run, with its settings in it; refuses one that exists.
+
+    `warm_start` is the folder of a run whose warm start, made with the same settings and seed, is taken over.
+    """
     if config is None:
         raise ConfigError("name the settings with --config FILE, or a run to go on with by --resume FOLDER")
     given = [f'run.name="{name}"'] if name is not None else []
@@ -45,10 +56,19 @@ def new_run(config: Path | None, *, name: str | None, seed: int | None, override
             f"the run {settings.run.folder / settings.run.name} exists; go on with `longturn train --resume"
             f" {settings.run.folder / settings.run.name}`, or choose another --run"
         )
+    source = None if warm_start is None else _start_of(warm_start, document, settings.run.seed)
     with held(layout):
         _write_facts(layout, document, settings)
+        if source is not None:
+            copy_warm_start(source, layout)
         write_run_config(document, layout, seed=settings.run.seed)
     return layout
+
+
+def _start_of(folder: Path, document: Tree, seed: int) -> RunLayout:
+    source = resumed_run(folder, has_settings=False)
+    check_same_start(document, seed, source, json.loads(source.facts.read_text(encoding="utf-8"))["seed"])
+    return source
 
 
 def resumed_run(folder: Path, *, has_settings: bool) -> RunLayout:

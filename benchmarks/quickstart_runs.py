@@ -19,6 +19,8 @@ from longturn.report.summary import build_summary
 
 CONFIG = "configs/quickstart.toml"
 SEEDS = (0, 1, 2)
+TEMPERATURES = "evaluation.other_temperatures=[0.3, 0.5, 0.7]"
+"""Of the warm start, besides 1 and 0; `make train` plays one of them."""
 CONTROLS = {
     "permuted": ("permuted advantages", "learner.control.permute_advantages=true"),
     "no_turn_term": ("w = 0, no turn-level term", "learner.advantage.turn_weight=0"),
@@ -39,7 +41,7 @@ def _train(name: str, *arguments: str) -> None:
     if (FOLDER / name / "config.toml").exists():
         subprocess.run([*command, "--resume", str(FOLDER / name)], check=True)
     else:
-        subprocess.run([*command, "--config", CONFIG, "--run", name, *arguments], check=True)
+        subprocess.run([*command, "--config", CONFIG, "--run", name, "--set", TEMPERATURES, *arguments], check=True)
 
 
 def table(output: Path) -> None:

@@ -118,16 +118,17 @@ def check_disjoint(entries: Mapping[str, Sequence[TaskEntry]]) -> None:
 
 
 def prepare_games(run: Run) -> Mapping[str, object]:
-    """Make what the episodes need, such as generated games."""
-    server = run.crew.env_server()
-    names = [name for name, task_set in run.config.tasks.sets().items() if task_set.prepare]
-    for name in names:
-        path = run.layout.tasks(name)
-        total = len(read_tasks(path))
-        with_server_count(
-            run, f"preparing games ({name})", f"prepare-{name}", run.commands.prepare(path, server), total
-        )
-    return {"sets": names}
+    """Make what the demonstrations need, such as generated games."""
+    if run.config.tasks.warmstart.prepare:
+        total = len(read_tasks(run.layout.tasks("warmstart")))
+        shot = prepare_shot(run, "warmstart")
+        with_server_count(run, "preparing games", shot.name, shot.command, total)
+    return {}
+
+
+def prepare_shot(run: Run, name: str) -> OneShot:
+    """The command that makes what the episodes of a task set need."""
+    return one_shot(run, f"prepare-{name}", run.commands.prepare(run.layout.tasks(name), run.crew.env_server()))
 
 
 def record_demonstrations(run: Run) -> Mapping[str, object]:
@@ -139,7 +140,10 @@ def record_demonstrations(run: Run) -> Mapping[str, object]:
 
 
 def imitate(run: Run) -> Mapping[str, object]:
-    """Imitate the demonstrations, showing the newest row of the imitation's measurements."""
+    """Imitate the demonstrations, and make the other sets' games meanwhile: an imitation keeps one core busy.
+
+    Shows the newest row of the imitation's measurements.
+    """
     # What an interrupted imitation left would be shown as progress of this one.
     shutil.rmtree(run.layout.warm_start, ignore_errors=True)
     every = Every(_SHOW_EVERY_S)
@@ -148,8 +152,10 @@ def imitate(run: Run) -> Mapping[str, object]:
         if every.is_due():
             run.screen.show(imitation_progress(run.layout))
 
-    command = run.commands.imitate(seed=run.config.run.seed)
-    run.supervisor.run(one_shot(run, "imitate", command), each_tick=show)
+    imitation = one_shot(run, "imitate", run.commands.imitate(seed=run.config.run.seed))
+    sets = {name: task_set for name, task_set in run.config.tasks.sets().items() if name != "warmstart"}
+    games = [prepare_shot(run, name) for name, task_set in sets.items() if task_set.prepare]
+    run.supervisor.run_all([imitation, *games], each_tick=show)
     return {"model": str(run.layout.warm_start)}
 
 

@@ -20,7 +20,7 @@ from longturn.report.summary import build_summary
 CONFIG = "configs/quickstart.toml"
 SEEDS = (0, 1, 2)
 TEMPERATURES = "evaluation.other_temperatures=[0.3, 0.5, 0.7]"
-"""Of the warm start, besides 1 and 0; `make train` plays one of them."""
+"""Of the warm start, besides 1 and 0, which `make train` plays."""
 CONTROLS = {
     "permuted": ("permuted advantages", "learner.control.permute_advantages=true"),
     "no_turn_term": ("w = 0, no turn-level term", "learner.advantage.turn_weight=0"),
@@ -56,7 +56,7 @@ def table(output: Path) -> None:
         "| warm start of | " + " | ".join(f"T = {t:g}" for t in _temperatures(summaries)) + " |",
         "| --- |" + " --- |" * len(_temperatures(summaries)),
         *(
-            _temperature_row(labels[f"seed{seed}"], summaries[f"seed{seed}"])
+            _temperature_row(labels[f"seed{seed}"], summaries[f"seed{seed}"], _temperatures(summaries))
             for seed in SEEDS
             if f"seed{seed}" in summaries
         ),
@@ -100,9 +100,9 @@ def _temperatures(summaries: dict[str, dict[str, Any]]) -> list[float]:
     )
 
 
-def _temperature_row(label: str, summary: dict[str, Any]) -> str:
-    plays = sorted(summary["warm_start_temperatures"], key=lambda play: -play["temperature"])
-    return f"| {label} | {' | '.join(_share(play) for play in plays)} |"
+def _temperature_row(label: str, summary: dict[str, Any], temperatures: Sequence[float]) -> str:
+    plays = {play["temperature"]: _share(play) for play in summary["warm_start_temperatures"]}
+    return f"| {label} | {' | '.join(plays.get(temperature, 'not played') for temperature in temperatures)} |"
 
 
 def _share(play: dict[str, Any]) -> str:

@@ -36,6 +36,7 @@ from env_server.environments.textworld_tasks import (
     parse_task_id,
 )
 from env_server.text import plain_command
+from longturn.extras import how_to_install
 
 if TYPE_CHECKING:
     from env_server.environments.textworld_interpreter import Reply
@@ -127,7 +128,7 @@ class TextWorldEnvironment(Environment):
             for module in ("textworld_interpreter", "textworld_tracking"):
                 import_module(f"env_server.environments.{module}")
         except ModuleNotFoundError as error:
-            raise EnvironmentBrokenError(f"{error}; run: pip install 'longturn[server-textworld]'") from error
+            raise EnvironmentBrokenError(f"{error}; {how_to_install('server-textworld')}") from error
 
     def reset(self, task_id: str, seed: int, knobs: Mapping[str, KnobValue]) -> Transition:
         """Start the task's game; generates it first where `prepare` has not."""

@@ -30,10 +30,12 @@ from textworld.generator.inform7 import CouldNotCompileGameError, Inform7Game, w
 from textworld.logic import Action, State
 
 from env_server.environment import EnvironmentBrokenError, KnobValue
+from env_server.environments.generated_tasks import split_of_layout
 from env_server.environments.textworld_cache import LOGIC, STORY, GameFacts
 from env_server.environments.textworld_layouts import layout_key
 from env_server.environments.textworld_quests import build_quest, plan_quest
-from env_server.environments.textworld_tasks import TEXTWORLD_VERSION, TextWorldTask, split_of_layout
+from env_server.environments.textworld_tasks import TEXTWORLD_VERSION, TextWorldTask
+from longturn.extras import how_to_install
 
 _MAX_ATTEMPTS = 200
 _SERIAL_AT = 0x12
@@ -50,7 +52,7 @@ def generate_game(task: TextWorldTask, folder: Path) -> GameFacts:
     if installed != TEXTWORLD_VERSION:
         raise EnvironmentBrokenError(
             f"textworld {installed} is installed, these tasks are those of {TEXTWORLD_VERSION}: "
-            "pip install 'longturn[server-textworld]'"
+            f"{how_to_install('server-textworld')}"
         )
     with _lock, fast_generation(folder):
         game, layout = make_in_split(task)

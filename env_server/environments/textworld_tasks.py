@@ -27,9 +27,6 @@ NUM_TASKS_PER_KIND = {"train": 100_000, "valid": 10_000, "test": 10_000}
 SPLITS = tuple(NUM_TASKS_PER_KIND)
 SEED_NAMES = ("map", "objects", "quest", "grammar")
 
-# One quarter of all layouts each for valid and test.
-_SPLIT_OF_QUARTER = ("train", "train", "valid", "test")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
@@ -197,11 +194,6 @@ def list_tasks(split: str, start: int, count: int, filters: Mapping[str, str]) -
         task = TextWorldTask(family=family, parameters=parameters, split=split, index=position % per_kind)
         tasks.append(task.info)
     return tasks
-
-
-def split_of_layout(layout: str) -> str:
-    """Every layout belongs to one split, by its hash: games of different splits never share one."""
-    return _SPLIT_OF_QUARTER[hashlib.blake2b(layout.encode(), digest_size=1).digest()[0] % 4]
 
 
 @lru_cache(maxsize=64)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from env_server.environment import EnvironmentBrokenError
+from env_server.environments.generated_tasks import split_of_layout
 from env_server.environments.textworld import TextWorldEnvironment
 from env_server.environments.textworld_cache import (
     CACHE_VARIABLE,
@@ -18,7 +19,7 @@ from env_server.environments.textworld_cache import (
     GameFacts,
     default_cache_root,
 )
-from env_server.environments.textworld_tasks import TextWorldTask, parse_task_id, split_of_layout
+from env_server.environments.textworld_tasks import TextWorldTask, parse_task_id
 
 TASK = parse_task_id("coin_collector/level=104/train/000000")
 

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from env_server.environment import KnobError, TaskNotFoundError
+from env_server.environments.generated_tasks import split_of_layout
 from env_server.environments.textworld import TextWorldEnvironment
 from env_server.environments.textworld_layouts import layout_key
 from env_server.environments.textworld_tasks import (
@@ -13,7 +14,6 @@ from env_server.environments.textworld_tasks import (
     SPLITS,
     TextWorldTask,
     parse_task_id,
-    split_of_layout,
 )
 
 SHORTEST_SPLIT_LEVELS = (4, 104, 204)

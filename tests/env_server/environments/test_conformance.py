@@ -1,0 +1,38 @@
+"""Bundled environments keep what every environment promises."""
+
+import pytest
+
+from clients.conformance.pytest_suite import ConformanceTests
+from clients.conformance.subject import SuiteOptions
+from env_server.sandbox.isolation import isolation
+
+
+@pytest.mark.usefixtures("games")
+class TestTextWorld(ConformanceTests):
+    environment = "textworld"
+    options = SuiteOptions(
+        filters={"family": "coin_collector", "level": "5"},
+        tasks_per_split=1,
+        num_random_episodes=6,
+        num_neighbours=64,
+        num_resets=60,
+        seconds=5.0,
+    )
+
+
+class TestCode(ConformanceTests):
+    environment = "code"
+    options = SuiteOptions(
+        knobs={"cpu_s": 1},
+        tasks_per_split=1,
+        num_random_episodes=4,
+        num_neighbours=64,
+        num_resets=60,
+        seconds=5.0,
+    )
+
+    @classmethod
+    def setup_class(cls) -> None:
+        if not isolation().is_whole:
+            pytest.skip(f"the code environment did not run: {isolation().explain()}")
+        super().setup_class()

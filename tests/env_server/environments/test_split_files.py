@@ -1,0 +1,77 @@
+"""Splits of a user's records."""
+
+from pathlib import Path
+
+import pytest
+
+from env_server.environment import EnvironmentBrokenError
+from env_server.environments.split_files import assign_splits, data_files, read_records
+
+
+def test_file_names_say_the_split(tmp_path: Path) -> None:
+    names = ("train_1.jsonl", "dev.json", "Test-small.jsonl", "validation.jsonl", "training.jsonl", "all.jsonl")
+    for name in names:
+        (tmp_path / name).write_text('[{"a": 1}]' if name.endswith(".json") else '{"a": 1}\n\n{"a": 2}\n')
+    (tmp_path / "notes.txt").write_text("not data")
+    records = list(read_records(data_files("SETTING", str(tmp_path))))
+    splits = {Path(record.where.split(" of ")[1]).name: record.split for record in records}
+    assert splits == {
+        "train_1.jsonl": "train",
+        "dev.json": "valid",
+        "Test-small.jsonl": "test",
+        "validation.jsonl": "valid",
+        "training.jsonl": None,
+        "all.jsonl": None,
+    }
+    assert len(records) == 11
+
+
+def test_a_key_lies_in_one_split_only() -> None:
+    named = [
+        ("train", "a"),
+        ("train", "b"),
+        ("test", "b"),
+        ("valid", "c"),
+        ("train", "c"),
+        ("test", "c"),
+        ("train", "a"),
+    ]
+    assert assign_splits(named) == ["train", None, "test", None, None, "test", "train"]
+
+
+def test_records_without_a_split_are_dealt_by_their_key() -> None:
+    records = [(None, f"question {number}") for number in range(2000)]
+    splits = assign_splits(records)
+    assert splits == assign_splits(records)
+    assert 1700 < splits.count("train") < 1900
+    assert splits.count("valid") > 50
+    assert splits.count("test") > 50
+    assert assign_splits([(None, "question 7"), (None, "question 7")])[0] == splits[7]
+
+
+def test_a_train_file_alone_gives_some_for_validation_and_none_for_test() -> None:
+    splits = assign_splits([("train", f"question {number}") for number in range(2000)])
+    assert 50 < splits.count("valid") < 150
+    assert splits.count("test") == 0
+    assert "valid" not in assign_splits([("train", "a"), ("train", "b"), ("test", "c")] * 1 + [("valid", "d")])[:3]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("train.jsonl", '{"a": 1}\n{"a": ', "train.jsonl:2 is no JSON"),
+        ("train.jsonl", "[1]\n", "record 1 of .*train.jsonl is no JSON object"),
+        ("train.json", '{"a": 1}', "holds no JSON array"),
+        ("train.json", "[", "train.json cannot be read"),
+        ("train.txt", "", "holds no .json or .jsonl file"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, content: str, message: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(EnvironmentBrokenError, match=message):
+        list(read_records(data_files("SETTING", str(tmp_path))))
+
+
+def test_a_path_that_is_not_there_names_its_setting(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentBrokenError, match=r"SETTING names .*absent, which does not exist"):
+        data_files("SETTING", str(tmp_path / "absent"))

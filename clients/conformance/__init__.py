@@ -1,0 +1,1 @@
+"""The conformance suite: what every environment promises, checked against a real server on loopback."""

@@ -1,1 +1,1 @@
-"""env_server package."""
+"""The environment plane: serves episodes of text environments over gRPC from supervised worker processes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from env_server.calls import Calls
+from env_server.episode import Answer
 from env_server.refusals import RefusedError, to_call_error
 from longturn.v1 import environment_pb2
 
@@ -35,8 +36,10 @@ class StepBatch:
         return environment_pb2.StepBatchResponse(items=[item or _pending() for item in self._items])
 
     def _begin(self, index: int, step: environment_pb2.StepRequest) -> None:
-        def deliver(result: environment_pb2.StepResult, num_bytes: int) -> None:
-            if num_bytes > self._calls.max_result_bytes:
+        def deliver(result: Answer, num_bytes: int) -> None:
+            if isinstance(result, RefusedError):
+                self._put(index, Item(error=to_call_error(result)), 0)
+            elif num_bytes > self._calls.max_result_bytes:
                 self._put(index, Item(error=to_call_error(self._calls.too_large(num_bytes))), 0)
             else:
                 self._put(index, Item(result=result), num_bytes)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from env_server.episode import Episode, StartRequest
+from env_server.access import Caller
+from env_server.episode import Episode
 from env_server.episode_table import EpisodeTable
 from env_server.rebuilder import Rebuilder
 from env_server.refusals import RefusedError
-from env_server.starter import ForkRequest, Starter
+from env_server.start_request import StartRequest, request_digest
+from env_server.starter import Starter
 from longturn.codec import task_from_proto, task_to_proto
 from longturn.errors import WireError
 from longturn.records import EndCause
@@ -52,10 +54,10 @@ class Calls:
         )
 
     async def start(
-        self, request: environment_pb2.StartEpisodeRequest
+        self, request: environment_pb2.StartEpisodeRequest, caller: Caller
     ) -> tuple[Episode, environment_pb2.StartEpisodeResponse]:
         """Start an episode."""
-        started = await self._starter.start(_start_request(request))
+        started = await self._starter.start(request.request_id, _start_request(request, caller))
         episode = started.episode
         return episode, environment_pb2.StartEpisodeResponse(
             episode_id=episode.episode_id,
@@ -72,8 +74,7 @@ class Calls:
         """Start an episode from a turn of another one."""
         source = self.table.authorise(request.episode_id, request.episode_token)
         await self.table.until_quiet(source)
-        order = ForkRequest(request_id=request.request_id, episode_id=request.episode_id, at_turn=request.at_turn)
-        started = await self._starter.fork(source, order)
+        started = await self._starter.fork(source, request.request_id, request.at_turn)
         copy = started.episode
         return copy, environment_pb2.ForkEpisodeResponse(
             episode_id=copy.episode_id, episode_token=started.token, result=self._first(copy)
@@ -95,6 +96,7 @@ class Calls:
         if request.with_transcript:
             await self.table.until_quiet(episode)
             whole = await self._rebuilder.transcript(episode)
+        await self.table.until_written()
         _describe(episode, whole)
         if (num_bytes := whole.ByteSize()) > self._max_message_bytes:
             raise self.too_large(num_bytes)
@@ -119,21 +121,21 @@ class Calls:
         return environment_pb2.StepResult.FromString(episode.initial)
 
 
-def _start_request(message: environment_pb2.StartEpisodeRequest) -> StartRequest:
-    if len(message.client_id) > MAX_CLIENT_ID:
-        raise RefusedError("BAD_REQUEST", f"client_id is longer than {MAX_CLIENT_ID} characters")
+def _start_request(message: environment_pb2.StartEpisodeRequest, caller: Caller) -> StartRequest:
+    if len(message.client_id) > MAX_CLIENT_ID or not message.client_id.isprintable():  # it goes into log lines
+        raise RefusedError("BAD_REQUEST", f"client_id has more than {MAX_CLIENT_ID} characters, or unprintable ones")
     try:
         task = task_from_proto(message.task)
     except WireError as error:
         raise RefusedError("BAD_REQUEST", str(error)) from error
     return StartRequest(
-        request_id=message.request_id,
+        request_digest=request_digest(message.request_id),
         task=task,
         seed=message.seed,
         max_turns=message.max_turns,
         with_progress=message.with_progress,
         with_oracle=message.with_oracle,
-        client_id=message.client_id,
+        client_id=caller.name or message.client_id,
     )
 
 

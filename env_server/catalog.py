@@ -23,7 +23,8 @@ class Catalog:
             entry["spec"]["name"]: spec_from_json(entry["spec"])
             for entry in sorted(entries, key=lambda entry: entry["spec"]["name"])
         }
-        self._preparing = frozenset(entry["spec"]["name"] for entry in entries if entry["prepares"])
+        self.preparing = frozenset(entry["spec"]["name"] for entry in entries if entry["prepares"])
+        """Environments whose tasks have slow work to do before a reset."""
 
     def spec(self, name: str) -> EnvironmentSpec:
         """One environment; RefusedError(ENVIRONMENT_NOT_FOUND) names the nearest."""
@@ -35,10 +36,6 @@ class Catalog:
                 nearest=nearest_name(name, self.specs),
             )
         return self.specs[name]
-
-    def needs_preparation(self, name: str) -> bool:
-        """Whether tasks of this environment have slow work to do before a reset."""
-        return name in self._preparing
 
     def check_split(self, spec: EnvironmentSpec, split: str) -> None:
         """RefusedError(SPLIT_NOT_FOUND) unless the environment has this split."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,10 +17,15 @@ def serve(
         list[str] | None,
         typer.Option("--env", "-e", help="Environment to serve, by name or package.module:Class; repeatable."),
     ] = None,
-    host: Annotated[str | None, typer.Option(help="Address to bind; off loopback add --insecure.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to bind; off loopback it needs TLS and tokens.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to bind; 0 chooses a free one.")] = None,
     workers: Annotated[int | None, typer.Option(help="Worker processes; 0: one per core.")] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Serve unencrypted off loopback.")] = False,
+    state_dir: Annotated[Path | None, typer.Option(help="Folder in which episodes outlive the server.")] = None,
+    token_file: Annotated[Path | None, typer.Option(help="File of bearer tokens, one a line.")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Serve off loopback unencrypted, to anybody.")] = False,
+    insecure_sandbox: Annotated[
+        bool, typer.Option("--insecure-sandbox", help="Run programs where the machine cannot shut them in.")
+    ] = False,
     config: ConfigPath = None,
     overrides: Overrides = None,
     ready_file: ReadyFile = None,
@@ -29,10 +35,14 @@ def serve(
     """Serve text environments over gRPC."""
     flags = {"host": host, "port": port, "num_workers": workers}
     given = [f"{name}={value}" for name, value in flags.items() if value is not None]
+    paths = {"state_dir": state_dir, "token_file": token_file}
+    given += [f"{name}={str(path)!r}" for name, path in paths.items() if path is not None]
     if env:
         given.append(f"environments=[{', '.join(repr(name) for name in env)}]")
     if insecure:
         given.append("insecure=true")
+    if insecure_sandbox:
+        given.append("insecure_sandbox=true")
     settings = begin(
         EnvServerConfig,
         table="env_server",

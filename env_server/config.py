@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+from pathlib import Path
 from typing import Annotated, Self
 
 from annotated_types import Ge, Gt
@@ -13,7 +15,13 @@ from longturn.config import Config
 Positive = Annotated[float, Gt(0.0)]
 Count = Annotated[int, Ge(1)]
 
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class LimitsConfig(Config):
@@ -38,15 +46,45 @@ class OwnLimitsConfig(Config):
     """In place of `limits.prepare_timeout_s`."""
 
 
+class TlsConfig(Config):
+    """Encryption. Files are PEM and may be replaced while the server runs."""
+
+    certificate: Path | None = None
+    """The server's certificate, followed by its chain; with it the port speaks TLS only."""
+    key: Path | None = None
+    """The certificate's private key."""
+    client_ca: Path | None = None
+    """Demand client certificates that this authority signed. Their common name counts in limits and logs."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("tls.certificate and tls.key belong together; set both or neither")
+        if self.client_ca is not None and self.certificate is None:
+            raise ValueError("tls.client_ca needs tls.certificate and tls.key")
+        return self
+
+
 class EnvServerConfig(Config):
     """The environment server."""
 
     host: str = "127.0.0.1"
-    """Address to bind. Anything but loopback is refused without `insecure`."""
+    """Address to bind. Off loopback TLS is demanded, and a bearer token or client certificates, unless `insecure`."""
     port: Annotated[int, Ge(0)] = 50051
     """Port to bind; 0 chooses a free one."""
     insecure: bool = False
-    """Serve without encryption off loopback. Whoever reaches the port may then play."""
+    """Serve off loopback without encryption, or without asking who calls. Tokens are checked if they are set."""
+    tls: TlsConfig = TlsConfig()
+    """Encryption and client certificates."""
+    token_file: Path | None = None
+    """File of bearer tokens, one a line: `TOKEN` or `NAME TOKEN`, # for comments. Read again when it changes."""
+    token_variable: str = ""
+    """Environment variable that holds a bearer token; empty: none."""
+    state_dir: Path | None = None
+    """Folder for the journals of all episodes, which then survive the end of the server; left out: none."""
+    insecure_sandbox: bool = False
+    """Run the programs of the code environment even where the machine cannot shut them in. They can then do whatever
+    the server's user can."""
     environments: tuple[str, ...] = ()
     """Names of installed environments, or import paths package.module:Class. Empty: every one that imports."""
     num_workers: Annotated[int, Ge(0)] = 0
@@ -63,12 +101,17 @@ class EnvServerConfig(Config):
     """An episode that gets no call for this long is reaped."""
     max_episode_s: Positive = 86_400.0
     """Absolute life of an episode."""
+    hibernate_idle_s: Annotated[float, Ge(0.0)] = 300.0
+    """An episode without a step for this long frees its worker memory; its next step wakes it by replay. 0: never."""
+    max_awake: Annotated[int, Ge(0)] = 0
+    """Episodes that hold worker memory at once; beyond that the idlest are put to sleep. 0: no limit of its own."""
     final_grace_s: Positive = 300.0
     """How long a finished episode still answers repeated calls."""
     max_episodes: Count = 16_384
     """Episodes alive at once."""
     max_episodes_per_client: Annotated[int, Ge(0)] = 0
-    """Episodes alive at once per client id; 0: no limit of its own."""
+    """Episodes alive at once per client; 0: no limit of its own. A client is the name of its certificate or of its
+    token, else the client_id that it gives itself."""
     max_requests_in_flight: Count = 65_536
     """Starts and steps at once."""
     max_message_bytes: Annotated[int, Ge(65_536)] = 16 * 1024 * 1024
@@ -98,12 +141,24 @@ class EnvServerConfig(Config):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.host not in LOOPBACK and not self.insecure:
+        if is_loopback(self.host) or self.insecure:
+            return self
+        if self.tls.certificate is None:
             raise ValueError(
-                f"host {self.host} is not loopback and the connection is not encrypted; add --insecure"
-                " (env_server.insecure = true) to serve it all the same, or bind 127.0.0.1"
+                f"host {self.host} is not loopback and the connection is not encrypted; set env_server.tls.certificate"
+                " and .key, or add --insecure (env_server.insecure = true) to serve it all the same, or bind 127.0.0.1"
+            )
+        if self.tls.client_ca is None and self.token_file is None and not self.token_variable:
+            raise ValueError(
+                f"host {self.host} is not loopback and nobody is asked who they are; set env_server.token_file,"
+                " .token_variable or .tls.client_ca, or add --insecure (env_server.insecure = true)"
             )
         return self
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether callers need TLS or a token."""
+        return self.tls.certificate is not None or self.token_file is not None or bool(self.token_variable)
 
     @property
     def num_playing_workers(self) -> int:

@@ -12,7 +12,7 @@ from env_server.server import serving
 from longturn.errors import LongturnError
 from longturn.metrics import Metrics, MetricsServer
 from longturn.ready import write_ready
-from longturn.status import StatusBoard
+from longturn.status import StatusBoard, StatusServer
 
 
 def run(config: EnvServerConfig, *, ready_file: Path | None) -> None:
@@ -47,15 +47,21 @@ async def _serve_until(
 ) -> None:
     metrics = Metrics()
     board = StatusBoard("env_server", metrics)
-    with _metrics_server(config, metrics) as metrics_server:
+    with _metrics_server(config, metrics) as metrics_server, _status_server(config, board) as status_server:
         async with serving(config, metrics=metrics, board=board) as server:
             is_up.set()
-            facts = {"address": server.address, "status_address": server.address}
+            status_address = server.address if status_server is None else status_server.address
+            facts = {"address": server.address, "status_address": status_address}
             if metrics_server is not None:
                 facts["metrics_address"] = f"127.0.0.1:{metrics_server.port}"
             write_ready(ready_file, facts)
             await stopped.wait()
             await server.drain(config.drain_timeout_s)
+
+
+def _status_server(config: EnvServerConfig, board: StatusBoard) -> closing[StatusServer] | nullcontext[None]:
+    """Where the server asks for TLS or a token, `longturn status` on this machine asks a port on loopback instead."""
+    return closing(StatusServer(board)) if config.is_guarded else nullcontext()
 
 
 def _metrics_server(config: EnvServerConfig, metrics: Metrics) -> closing[MetricsServer] | nullcontext[None]:

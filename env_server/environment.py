@@ -149,6 +149,8 @@ class EnvironmentSpec:
     splits: tuple[str, ...] = ("train",)
     has_oracle: bool = False
     has_progress: bool = False
+    random_success_ceiling: float | None = None
+    """Share of episodes that a random policy may win; the conformance suite holds it to this, or to 0.1 if None."""
     licence: str = ""
     """Of the simulator and its data."""
     description: str = ""
@@ -158,6 +160,14 @@ class EnvironmentSpec:
             raise ValueError(f"environment {self.name}: max_turns must be >= 1, got {self.max_turns}")
         if self.score_min > self.score_max:
             raise ValueError(f"environment {self.name}: score range [{self.score_min}, {self.score_max}] is empty")
+        ceiling = self.random_success_ceiling
+        if ceiling is not None and not 0.0 <= ceiling <= 1.0:
+            raise ValueError(f"environment {self.name}: random_success_ceiling must be in [0, 1], got {ceiling}")
+
+    @property
+    def is_replayable(self) -> bool:
+        """Whether start and actions bring an episode back."""
+        return self.determinism is not Determinism.NONE
 
     def resolve_knobs(
         self, given: Mapping[str, KnobValue], *, fixed: Mapping[str, KnobValue] = MappingProxyType({})

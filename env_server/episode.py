@@ -8,14 +8,14 @@ its cost.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from env_server.environment import EnvironmentSpec
 from env_server.journal import Journal
 from env_server.refusals import RefusedError
+from env_server.start_request import StartRequest
 from env_server.worker_process import Loss, WorkerProcess
-from longturn.records import EndCause, Task
+from longturn.records import EndCause
 from longturn.v1 import environment_pb2
 
 RUNNING = environment_pb2.EPISODE_STATUS_RUNNING
@@ -23,21 +23,9 @@ TRUNCATED = environment_pb2.EPISODE_STATUS_TRUNCATED
 FAILED = environment_pb2.EPISODE_STATUS_FAILED
 TURN_LIMIT = environment_pb2.END_CAUSE_TURN_LIMIT
 
-Deliver = Callable[[environment_pb2.StepResult, int], None]
-"""Takes a step's result and about how many bytes it serialises to."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartRequest:
-    """What a client asked to start; compared when a request id repeats."""
-
-    request_id: str = field(repr=False)
-    task: Task
-    seed: int
-    max_turns: int
-    with_progress: bool
-    with_oracle: bool
-    client_id: str
+Answer = environment_pb2.StepResult | RefusedError
+Deliver = Callable[[Answer, int], None]
+"""Takes a step's result and about how many bytes it serialises to; or why the step is not answered now, and 0."""
 
 
 class EpisodeEvents(Protocol):
@@ -70,6 +58,7 @@ class Episode:
     __slots__ = (
         "_events",
         "action",
+        "active_at_s",
         "answered_action",
         "answered_index",
         "born_at_s",
@@ -115,7 +104,7 @@ class Episode:
         self.spec = spec
         self.journal = journal
         self.max_turns = request.max_turns or spec.max_turns
-        self.born_at_s = self.renewed_at_s = now_s
+        self.born_at_s = self.renewed_at_s = self.active_at_s = now_s
         self.drop_at_s = 0.0
         self.worker: WorkerProcess | None = None
         self.owner: Owner | None = None
@@ -135,7 +124,7 @@ class Episode:
     @property
     def is_replayable(self) -> bool:
         """Whether the journal can bring it back."""
-        return self.spec.determinism.value != "none"
+        return self.spec.is_replayable
 
     def worker_replied(self, kind: int, payload: bytes) -> None:
         """The answer to the step in flight."""
@@ -151,6 +140,22 @@ class Episode:
         self.episode_return = result.episode_return
         self.initial = payload
         self._set_last(result, len(payload))
+
+    def resume(
+        self,
+        *,
+        turn_index: int,
+        episode_return: float,
+        initial: bytes,
+        last: environment_pb2.StepResult,
+        reply: environment_pb2.StepResult,
+        answered: tuple[int, str],
+    ) -> None:
+        """Stand where an earlier process left it; `answered` is the index and the action of the last answered step."""
+        self.turn_index, self.episode_return, self.initial = turn_index, episode_return, initial
+        self._set_last(last, reply.ByteSize())
+        self.reply = reply
+        self.answered_index, self.answered_action = answered
 
     def attach(self, turn_index: int, action: str, deliver: Deliver) -> None:
         """Wait for the step in flight as well; RefusedError unless it is the very same step."""
@@ -212,6 +217,8 @@ class Episode:
                 " start a new one, and send KeepAlive while a task still owns it",
                 setting="env_server.lease_s",
             )
+        if self.last.failure.reason == "EPISODE_LOST":
+            return RefusedError("EPISODE_LOST", f"episode {self.episode_id} is lost: {self.last.failure.message}")
         return RefusedError(
             "EPISODE_OVER",
             f"episode {self.episode_id} is over: {status}; start a new one",

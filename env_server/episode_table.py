@@ -11,19 +11,21 @@ import asyncio
 import json
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from hmac import compare_digest
-from typing import NoReturn
 
+from env_server.admission import Admission
+from env_server.durability import Durability
 from env_server.environment import EnvironmentSpec
-from env_server.episode import Deliver, Episode, Owner, StartRequest
+from env_server.episode import Answer, Deliver, Episode, Owner
 from env_server.hop import RESULT, STEP, Phase
 from env_server.journal import Journal
 from env_server.pool import WorkerPool
+from env_server.quarantine import Quarantine
 from env_server.refusals import RefusedError
+from env_server.start_request import StartRequest
 from env_server.worker_process import Loss, WorkerProcess
 from longturn.metrics import Metrics
 from longturn.records import EndCause
@@ -31,71 +33,42 @@ from longturn.v1 import environment_pb2
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableLimits:
-    """See EnvServerConfig for the meaning of each."""
-
-    lease_s: float
-    max_episode_s: float
-    final_grace_s: float
-    max_episodes: int
-    max_episodes_per_client: int
-    max_requests_in_flight: int
+REBUILT = environment_pb2.StepResult(rebuilt=True).SerializeToString()
+"""Appended to a serialised result it sets the field: only the server knows of it, and a repeat must show it again."""
 
 
 class EpisodeTable:
-    """Exactly-once steps, leases and ends of all episodes."""
+    """Exactly-once steps and the ends of all episodes."""
 
-    def __init__(self, pool: WorkerPool, limits: TableLimits, *, metrics: Metrics) -> None:
-        self.limits = limits
-        self.is_draining = False
+    def __init__(
+        self,
+        pool: WorkerPool,
+        *,
+        admission: Admission,
+        quarantine: Quarantine,
+        durability: Durability | None,
+        final_grace_s: float,
+        metrics: Metrics,
+    ) -> None:
+        self.admission = admission
+        self.quarantine = quarantine
         self.resume: Callable[[Episode, Loss | None], None]
         """Brings back an episode whose step cannot run where it was; set by the rebuilder."""
         self.on_drop: Callable[[Episode], None] = lambda episode: None
-        self._pool = pool
-        self._metrics = metrics
         self.episodes: dict[str, Episode] = {}
         self._by_key: dict[int, Episode] = {}
-        self._num_live = 0
-        self._live_by_client: Counter[str] = Counter()
-        self._num_in_flight = 0
+        self._pool = pool
+        self._durability = durability
+        self._final_grace_s = final_grace_s
+        self._metrics = metrics
         self._num_steps = self._num_published = 0
         self._latency_s = 0.0
-        self._drained: asyncio.Event | None = None
         pool.on_lost = self._worker_lost
         pool.on_retire = self._retire
+        if durability is not None:
+            durability.find = self._by_key.get
 
-    # --- admission -----------------------------------------------------------------------------------------------
-
-    def admit(self, client_id: str) -> None:
-        """Count one more live episode and one more call in flight; RefusedError where a limit forbids it."""
-        limits = self.limits
-        if self.is_draining or self._num_in_flight >= limits.max_requests_in_flight:
-            self._refuse_call()
-        if self._num_live >= limits.max_episodes:
-            raise _too_many("TOO_MANY_EPISODES", "max_episodes", limits.max_episodes, "episodes are alive")
-        per_client = limits.max_episodes_per_client
-        if per_client and self._live_by_client[client_id] >= per_client:
-            raise _too_many("TOO_MANY_EPISODES", "max_episodes_per_client", per_client, "episodes of this client")
-        self._num_in_flight += 1
-        self._num_live += 1
-        self._live_by_client[client_id] += 1
-
-    def dismiss(self, client_id: str) -> None:
-        """Take back an admission: the start failed, or the episode has ended."""
-        self._num_live -= 1
-        self._live_by_client[client_id] -= 1
-        if not self._live_by_client[client_id]:
-            del self._live_by_client[client_id]
-
-    def add(self, episode: Episode) -> None:
-        """Take a started episode in; its admission passes to it."""
-        self.episodes[episode.episode_id] = episode
-        self._by_key[episode.key] = episode
-        self._metrics.count("server/episode/num_started")
-        if episode.is_final:
-            self._settle(episode)
+    # --- coming and going ----------------------------------------------------------------------------------------
 
     def new_episode(
         self,
@@ -118,6 +91,32 @@ class EpisodeTable:
             now_s=time.monotonic(),
             events=self,
         )
+
+    def add(self, episode: Episode) -> None:
+        """Take a started episode in; its admission passes to it."""
+        self._metrics.count("server/episode/num_started")
+        if self._durability is not None:
+            self._durability.add_episode(episode)
+        self.adopt(episode)
+
+    def adopt(self, episode: Episode) -> None:
+        """Take in an episode that the state log, if there is one, knows already; its admission passes to it."""
+        self.episodes[episode.episode_id] = episode
+        self._by_key[episode.key] = episode
+        if self._durability is not None:
+            episode.journal.copy_to(self._durability)
+        if episode.is_final:
+            self._settle(episode)
+
+    def drop(self, episode: Episode) -> None:
+        """Forget an episode that is over."""
+        del self.episodes[episode.episode_id]
+        del self._by_key[episode.key]
+        if episode.owner is not None:
+            episode.owner.episode_dropped(episode.episode_id)
+        if self._durability is not None:
+            self._durability.add_drop(episode)
+        self.on_drop(episode)
 
     def authorise(self, episode_id: str, token: str) -> Episode:
         """The episode, its lease renewed; RefusedError unless it is known and the token is its own."""
@@ -142,27 +141,43 @@ class EpisodeTable:
             return
         if turn_index != episode.turn_index or episode.is_final:
             episode.repeat(turn_index, action)
-            deliver(episode.reply, episode.reply_bytes)
+            self._deliver([deliver], episode)
             return
-        if self.is_draining or self._num_in_flight >= self.limits.max_requests_in_flight:
-            self._refuse_call()
-        self._num_in_flight += 1
-        episode.journal.append_action(action)
+        if self._durability is not None:
+            self._durability.check()
+        self.admission.begin_call()
+        episode.active_at_s = time.monotonic()
         episode.action = action
         episode.deliveries.append(deliver)
+        episode.journal.append_action(action)
+        if self._durability is None:
+            self._run_step(episode)
+        else:
+            self._durability.when_written(partial(self._run_step, episode), partial(self._refuse_step, episode))
+
+    def _run_step(self, episode: Episode) -> None:
+        """Give the action in flight to the episode's worker."""
         worker = episode.worker
         if worker is not None and worker.is_usable:
-            worker.send(STEP, episode.key, action.encode(), episode)
+            action = episode.action or ""
+            worker.send(STEP, episode.key, action.encode(), episode, episode.request.client_id)
         elif not episode.is_replayable:  # its worker is dead, and not buried yet
             self.fail(episode, "EPISODE_LOST", "its worker died and it cannot be replayed")
         else:
             self.resume(episode, None)
 
+    def _refuse_step(self, episode: Episode, refusal: RefusedError) -> None:
+        """The action in flight was never run."""
+        self.admission.end_call()
+        for deliver in episode.take_deliveries():
+            deliver(refusal, 0)
+
     def step_replied(self, episode: Episode, kind: int, payload: bytes) -> None:
         """The worker answered the step in flight."""
         if kind == RESULT:
             result = environment_pb2.StepResult.FromString(payload)
-            episode.journal.append_result(result.state_hash, payload)
+            recorded = payload + REBUILT if episode.is_rebuilt else payload
+            episode.journal.append_turn(episode.action or "", result.state_hash, recorded)
             episode.apply(result, len(payload))
             self._answer(episode)
         else:
@@ -182,12 +197,16 @@ class EpisodeTable:
     def fail_slow(self, episode: Episode) -> None:
         """Fail an episode because its step in flight exceeded the time limit."""
         setting = self._pool.time_limit(episode.spec.name, Phase.STEP).setting
+        self.quarantine.note_hang(episode.request.task)
         self.fail(episode, "STEP_TIMEOUT", f"the step took longer than {setting}")
 
     def fail(self, episode: Episode, reason: str, message: str) -> None:
         """End an episode because something broke, and answer its step in flight with that."""
-        logger.warning("episode failed", extra={"episode_id": episode.episode_id, "reason": reason, "detail": message})
+        fields = {"episode_id": episode.episode_id, "client_id": episode.request.client_id}
+        logger.warning("episode failed", extra={**fields, "reason": reason, "detail": message})
         self._metrics.count(f"server/episode/num_failed_{reason.lower()}")
+        if self._durability is not None:
+            self._durability.add_failure(episode, reason, message)
         episode.fail(reason, message)
         self._answer(episode)
 
@@ -196,14 +215,23 @@ class EpisodeTable:
         now_s = time.monotonic()
         if episode.action is not None:
             self._num_steps += 1
-            self._latency_s += now_s - episode.renewed_at_s
-            self.end_call()
+            self._latency_s += now_s - episode.active_at_s
+            self.admission.end_call()
         deliveries = episode.take_deliveries()
-        episode.renewed_at_s = now_s
+        episode.renewed_at_s = episode.active_at_s = now_s
         if episode.is_final:
             self._settle(episode)
-        for deliver in deliveries:
-            deliver(episode.reply, episode.reply_bytes)
+        self._deliver(deliveries, episode)
+
+    def _deliver(self, deliveries: list[Deliver], episode: Episode) -> None:
+        """Give the episode's reply to everyone who asked, once it is written down."""
+        if self._durability is None:
+            for deliver in deliveries:
+                deliver(episode.reply, episode.reply_bytes)
+        elif deliveries:
+            self._durability.when_written(
+                partial(_tell, deliveries, episode.reply, episode.reply_bytes), partial(_tell_refusal, deliveries)
+            )
 
     # --- ends ----------------------------------------------------------------------------------------------------
 
@@ -211,15 +239,26 @@ class EpisodeTable:
         """End an episode once its step in flight is done; an episode that is over keeps its status."""
         await self.until_quiet(episode)
         if not episode.is_final:
-            self._cut(episode, cause)
+            self.cut(episode, cause)
+        await self.until_written()
         return episode.last
 
     async def until_quiet(self, episode: Episode) -> None:
         """Wait until no step of the episode is in flight."""
         while episode.action is not None:
             done = asyncio.Event()
-            episode.deliveries.append(lambda _result, _size, done=done: done.set())
+            episode.deliveries.append(lambda _answer, _size, done=done: done.set())
             await done.wait()
+
+    async def until_written(self) -> None:
+        """Wait until all that has happened is written down, so that it may be told; RefusedError if it cannot be."""
+        if self._durability is not None:
+            await self._durability.written()
+
+    def check_durable(self) -> None:
+        """RefusedError while nothing new can be written down."""
+        if self._durability is not None:
+            self._durability.check()
 
     def renew(self, episode_id: str, token: str) -> bool:
         """Renew a lease; False if the episode is unknown, over or not the caller's."""
@@ -240,33 +279,10 @@ class EpisodeTable:
         if episode is not None and episode.owner is owner:
             episode.owner = None
 
-    async def reap_forever(self) -> None:
-        """End what nobody wants any more; runs until cancelled."""
-        interval_s = min(5.0, max(0.05, min(self.limits.lease_s, self.limits.final_grace_s) / 4))
-        while True:
-            await asyncio.sleep(interval_s)
-            now_s = time.monotonic()
-            for episode in list(self.episodes.values()):
-                self._reap(episode, now_s)
-            self.publish()
-
-    def _reap(self, episode: Episode, now_s: float) -> None:
-        if episode.is_final:
-            if now_s > episode.drop_at_s:
-                del self.episodes[episode.episode_id]
-                if episode.owner is not None:
-                    episode.owner.episode_dropped(episode.episode_id)
-                self.on_drop(episode)
-        elif episode.action is not None:
-            return
-        elif now_s - episode.born_at_s > self.limits.max_episode_s:
-            self._cut(episode, EndCause.MAX_EPISODE_TIME)
-        elif now_s - episode.renewed_at_s > self.limits.lease_s:
-            logger.info("episode reaped", extra={"episode_id": episode.episode_id})
-            self._metrics.count("server/episode/num_reaped")
-            self._cut(episode, EndCause.LEASE_EXPIRED)
-
-    def _cut(self, episode: Episode, cause: EndCause) -> None:
+    def cut(self, episode: Episode, cause: EndCause) -> None:
+        """End an episode that nothing broke."""
+        if self._durability is not None:
+            self._durability.add_cut(episode, cause)
         episode.cut(cause)
         self._settle(episode)
 
@@ -274,14 +290,17 @@ class EpisodeTable:
         """An episode has just ended: free its worker's memory and keep its last reply for a while."""
         status = environment_pb2.EpisodeStatus.Name(episode.last.status).removeprefix("EPISODE_STATUS_").lower()
         self._metrics.count(f"server/episode/num_{status}")
-        self.dismiss(episode.request.client_id)
-        self._by_key.pop(episode.key, None)
+        self.admission.dismiss(episode.request.client_id)
+        self.put_to_sleep(episode)
+        episode.drop_at_s = time.monotonic() + self._final_grace_s
+
+    # --- workers -------------------------------------------------------------------------------------------------
+
+    def put_to_sleep(self, episode: Episode) -> None:
+        """Free the episode's worker memory; if it goes on, its next step wakes it by replay."""
         if episode.worker is not None:
             self._pool.release(episode.worker, episode.key)
             episode.worker = None
-        episode.drop_at_s = time.monotonic() + self.limits.final_grace_s
-
-    # --- workers -------------------------------------------------------------------------------------------------
 
     def _worker_lost(self, worker: WorkerProcess) -> None:
         """Idle episodes of a dead worker: those that can be are rebuilt with their next step."""
@@ -304,51 +323,28 @@ class EpisodeTable:
         if not episode.is_replayable and episode.action is None:
             self.fail(episode, "EPISODE_LOST", f"{why} and it cannot be replayed")
 
-    # --- calls in flight -----------------------------------------------------------------------------------------
-
-    async def drain(self) -> None:
-        """Refuse new steps and starts, and wait until those in flight are done."""
-        self.is_draining = True
-        if self._num_in_flight:
-            self._drained = asyncio.Event()
-            await self._drained.wait()
+    # --- status --------------------------------------------------------------------------------------------------
 
     @property
     def num_in_flight(self) -> int:
         """Starts and steps that are not answered yet."""
-        return self._num_in_flight
-
-    def end_call(self) -> None:
-        """A start or step is answered."""
-        self._num_in_flight -= 1
-        if self._drained is not None and not self._num_in_flight:
-            self._drained.set()
+        return self.admission.num_in_flight
 
     def publish(self) -> None:
         """Write the gauges."""
-        self._metrics.gauge("server/episode/num_live", self._num_live)
+        self.admission.publish(self._metrics)
         self._metrics.gauge("server/episode/num_kept", len(self.episodes))
-        self._metrics.gauge("server/call/num_in_flight", self._num_in_flight)
         num_new = self._num_steps - self._num_published
         self._metrics.count("server/step/num_answered", num_new)
         if num_new:
             self._metrics.gauge("server/step/latency_ms", self._latency_s / num_new * 1e3)
         self._num_published, self._latency_s = self._num_steps, 0.0
 
-    def _refuse_call(self) -> NoReturn:
-        if self.is_draining:
-            raise RefusedError(
-                "SHUTTING_DOWN", "the server shuts down; try another, or this one later", retry_after_s=5.0
-            )
-        raise _too_many(
-            "TOO_MANY_REQUESTS", "max_requests_in_flight", self.limits.max_requests_in_flight, "calls in flight"
-        )
+
+def _tell(deliveries: list[Deliver], answer: Answer, num_bytes: int) -> None:
+    for deliver in deliveries:
+        deliver(answer, num_bytes)
 
 
-def _too_many(reason: str, setting: str, limit: int, what: str) -> RefusedError:
-    return RefusedError(
-        reason,
-        f"{limit} {what}: the limit env_server.{setting} is reached",
-        retry_after_s=1.0,
-        setting=f"env_server.{setting}",
-    )
+def _tell_refusal(deliveries: list[Deliver], refusal: RefusedError) -> None:
+    _tell(deliveries, refusal, 0)

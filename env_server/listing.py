@@ -85,6 +85,7 @@ def _environment(spec: EnvironmentSpec) -> environment_pb2.EnvironmentInfo:
         has_progress=spec.has_progress,
         licence=spec.licence,
         description=spec.description,
+        random_success_ceiling=spec.random_success_ceiling,
     )
 
 

@@ -13,9 +13,12 @@ from functools import partial
 from typing import Protocol
 
 import grpc
+from google.protobuf.message import DecodeError
 
+from env_server.access import Caller
 from env_server.calls import Calls
-from env_server.episode import Episode
+from env_server.decoding import malformed
+from env_server.episode import Answer, Episode
 from env_server.refusals import RefusedError, to_call_error
 from longturn.v1 import environment_pb2
 
@@ -28,8 +31,12 @@ Reply = environment_pb2.PlayReply
 class PlayContext(Protocol):
     """What a stream needs of gRPC's context."""
 
-    async def read(self) -> environment_pb2.PlayRequest:
-        """The next message, or `grpc.aio.EOF`."""
+    async def read(self) -> bytes:
+        """The next message, not decoded yet, or `grpc.aio.EOF`."""
+        ...
+
+    def peer(self) -> str:
+        """Address of the client."""
         ...
 
     async def write(self, message: environment_pb2.PlayResponse) -> None:
@@ -40,7 +47,8 @@ class PlayContext(Protocol):
 class PlayStream:
     """Serves one stream; `serve` returns when the client has said its last and all is answered."""
 
-    def __init__(self, calls: Calls, *, max_message_bytes: int, max_unanswered: int) -> None:
+    def __init__(self, calls: Calls, caller: Caller, *, max_message_bytes: int, max_unanswered: int) -> None:
+        self.caller = caller
         self._calls = calls
         self._max_message_bytes = max_message_bytes
         self._max_unanswered = max_unanswered
@@ -53,10 +61,15 @@ class PlayStream:
         self._has_room = asyncio.Event()
         self._has_room.set()
         self._is_closing = False
+        self._refusal: RefusedError | None = None
+        """Why the stream ends early."""
         self._tasks: asyncio.TaskGroup
 
     async def serve(self, context: PlayContext) -> None:
-        """Read, run and answer calls until the client half-closes or `close` is called."""
+        """Read, run and answer calls until the client half-closes or `close` is called.
+
+        Raises RefusedError if the client sends what is no message; what it sent before is answered.
+        """
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 writer = self._tasks.create_task(self._write(context))
@@ -67,6 +80,8 @@ class PlayStream:
         finally:
             for episode_id in self.owned_episode_ids:
                 self._calls.table.disown(episode_id, self)
+        if self._refusal is not None:
+            raise self._refusal
 
     def close(self) -> None:
         """End the stream once everything read so far is answered."""
@@ -83,7 +98,12 @@ class PlayStream:
         self.owned_episode_ids.discard(episode_id)
 
     async def _read(self, context: PlayContext) -> None:
-        while (request := await context.read()) is not EOF:
+        while (raw := await context.read()) is not EOF:
+            try:
+                request = environment_pb2.PlayRequest.FromString(raw)
+            except DecodeError:
+                self._refusal = malformed(environment_pb2.PlayRequest.DESCRIPTOR.full_name, context.peer())
+                return
             for call in request.calls:
                 self._num_unanswered += 1
                 self._take(call)
@@ -128,7 +148,7 @@ class PlayStream:
     async def _run(self, kind: str | None, call: environment_pb2.PlayCall) -> Reply:
         match kind:
             case "start":
-                episode, response = await self._calls.start(call.start)
+                episode, response = await self._calls.start(call.start, self.caller)
                 self._own(episode)
                 return Reply(start=response)
             case "end":
@@ -145,7 +165,10 @@ class PlayStream:
             case _:
                 raise RefusedError("BAD_REQUEST", "the call names nothing to do, or something this server cannot")
 
-    def _put_result(self, call_id: int, result: environment_pb2.StepResult, num_bytes: int) -> None:
+    def _put_result(self, call_id: int, result: Answer, num_bytes: int) -> None:
+        if isinstance(result, RefusedError):
+            self._put(Reply(call_id=call_id, error=to_call_error(result)))
+            return
         if num_bytes > self._calls.max_result_bytes:
             self._put(Reply(call_id=call_id, error=to_call_error(self._calls.too_large(num_bytes))))
             return

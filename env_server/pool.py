@@ -57,6 +57,8 @@ class WorkerPool:
         self.workers: list[WorkerProcess] = []
         self.time_limit: FindTimeLimit
         """Set by the server, before the first call."""
+        self.before_place: Callable[[], None] = lambda: None
+        """Called before a key is placed: make room on the workers."""
         self.on_lost: Callable[[WorkerProcess], None] = lambda worker: None
         self.on_retire: Callable[[WorkerProcess, bool], None] = lambda worker, is_forced: None
         """Told once a second while a retiring worker is past its grace: move what can be moved."""
@@ -103,6 +105,7 @@ class WorkerPool:
 
     async def place(self, key: int, environment: str) -> WorkerProcess:
         """The least loaded open worker, with `key` counted on it; RefusedError(NO_WORKER) if none opens in time."""
+        self.before_place()
         worker = await self._wait_for(self._least_loaded)
         worker.keys[key] = environment
         worker.num_started += 1
@@ -230,9 +233,9 @@ class WorkerPool:
             worker.enter(WorkerState.OPEN)
             self._notify()
         code = await worker.reap()
-        self.on_lost(worker)
         if self._is_closing:
             return
+        self.on_lost(worker)
         self.workers.remove(worker)
         self._notify()
         if worker.is_replaced:

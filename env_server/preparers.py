@@ -1,6 +1,7 @@
 """Slow work before a reset (generating a game), in processes of its own, and questions about tasks.
 
-Invariant: one preparation at a time per task, at most one per process; steps never wait for either.
+Invariant: one preparation at a time per task, at most one per process; steps never wait for either, and clients take
+turns.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
+from env_server.fair_queue import FairGate
 from env_server.hop import Kind, Phase
 from env_server.pool import WorkerPool
 from env_server.refusals import RefusedError
@@ -30,15 +32,18 @@ class _TaskLock:
 class Preparers:
     """Prepares tasks on a pool of preparer processes."""
 
-    def __init__(self, pool: WorkerPool, *, num_preparers: int) -> None:
+    def __init__(self, pool: WorkerPool, *, needed_by: frozenset[str], num_preparers: int) -> None:
         self._pool = pool
+        self._needed_by = needed_by
         self._keys = itertools.count(1)
-        self._free = asyncio.Semaphore(num_preparers)
+        self._gate = FairGate(num_preparers)
         self._locks: dict[str, _TaskLock] = {}
         self._done: OrderedDict[bytes, None] = OrderedDict()
 
-    async def prepare(self, order: StartOrder) -> None:
-        """Do the task's slow work once; RefusedError if the task or a knob is wrong or the work fails."""
+    async def prepare(self, order: StartOrder, client_id: str) -> None:
+        """Do the task's slow work once, if there is any; RefusedError if it fails, or the task or a knob is wrong."""
+        if order.environment not in self._needed_by:
+            return
         payload = order.to_json()
         if payload in self._done:
             return
@@ -46,7 +51,7 @@ class Preparers:
         holder = self._locks.setdefault(task, _TaskLock(asyncio.Lock()))
         holder.num_users += 1
         try:
-            async with holder.lock, self._free:
+            async with holder.lock, self._gate.hold(client_id):
                 if payload not in self._done:
                     await self._ask(Kind.PREPARE, order.environment, payload, what=f"preparing task {order.task_id}")
                     self._remember(payload)

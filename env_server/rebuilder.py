@@ -14,9 +14,8 @@ from env_server.episode import Episode
 from env_server.episode_table import EpisodeTable
 from env_server.hop import Kind
 from env_server.pool import WorkerPool
-from env_server.preparers import refusal_from_json
+from env_server.preparers import Preparers, refusal_from_json
 from env_server.refusals import RefusedError
-from env_server.replay import ReplayOrder
 from env_server.worker_process import Loss, WorkerLostError, WorkerProcess
 from longturn.metrics import Metrics
 from longturn.v1 import environment_pb2
@@ -37,11 +36,12 @@ class Rebuilder:
         table: EpisodeTable,
         pool: WorkerPool,
         *,
+        preparers: Preparers,
         keys: itertools.count[int],
         metrics: Metrics,
         spawn_task: SpawnTask,
     ) -> None:
-        self._table, self._pool, self._keys = table, pool, keys
+        self._table, self._pool, self._preparers, self._keys = table, pool, preparers, keys
         self._metrics, self._spawn_task = metrics, spawn_task
         table.resume = self._resume
 
@@ -56,6 +56,7 @@ class Rebuilder:
         """Replay on any worker, then run the step there."""
         for _ in range(MAX_MOVES):
             try:
+                await self._prepare(episode)
                 worker = await self._pool.place(episode.key, episode.spec.name)
                 await self._replay_on(worker, episode)
             except WorkerLostError as error:
@@ -70,9 +71,20 @@ class Rebuilder:
                 return
             else:
                 episode.worker = worker
-                worker.send(Kind.STEP, episode.key, (episode.action or "").encode(), episode)
+                action = episode.action or ""
+                worker.send(Kind.STEP, episode.key, action.encode(), episode, episode.request.client_id)
                 return
         self._table.fail(episode, "EPISODE_LOST", f"its replay lost {MAX_MOVES} workers in a row")
+
+    async def _prepare(self, episode: Episode) -> None:
+        """What a start prepared may be gone by now, most of all after a restart of the server."""
+        try:
+            await self._preparers.prepare(episode.request.order, episode.request.client_id)
+        except RefusedError as refusal:
+            if refusal.retry_after_s is None:
+                raise
+            # The preparer's own trouble: the replay does without, though its neighbours have to wait for it.
+            logger.warning("a replay is not prepared", extra={"reason": refusal.reason, "detail": refusal.message})
 
     async def _retry_alone(self, episode: Episode) -> None:
         """Replay and step on a worker that runs nothing else; a second crash is the episode's own."""
@@ -104,18 +116,19 @@ class Rebuilder:
 
     async def _replay_on(self, worker: WorkerProcess, episode: Episode) -> None:
         payload = episode.journal.replay_order(episode.turn_index).to_json()
-        kind, reply = await worker.call(Kind.REPLAY, episode.key, payload)
+        kind, reply = await worker.call(Kind.REPLAY, episode.key, payload, episode.request.client_id)
         if kind != Kind.RESULT:
             self._pool.release(worker, episode.key)
             raise refusal_from_json(reply)
         episode.is_rebuilt = True
         self._metrics.count("server/episode/num_rebuilt")
 
-    async def copy(self, order: ReplayOrder, key: int) -> tuple[WorkerProcess, bytes]:
-        """Play a journal under a new key that stays; returns its worker and its last result."""
-        worker = await self._pool.place(key, order.start.environment)
+    async def copy(self, source: Episode, at_turn: int, key: int) -> tuple[WorkerProcess, bytes]:
+        """Play the first turns of an episode again under a new key; returns its worker and the last result."""
+        await self._prepare(source)
+        worker = await self._pool.place(key, source.spec.name)
         try:
-            return worker, await self._ask(worker, Kind.REPLAY, key, order)
+            return worker, await self._ask(worker, Kind.REPLAY, key, source, at_turn)
         except RefusedError:
             self._pool.release(worker, key)
             raise
@@ -124,17 +137,19 @@ class Rebuilder:
         """First state and all turns, from what the journal kept or from a replay."""
         if episode.journal.payloads():
             return _kept_transcript(episode)
+        await self._prepare(episode)
         key = next(self._keys)
         worker = await self._pool.place(key, episode.spec.name)
-        order = episode.journal.replay_order(episode.turn_index)
         try:
-            return environment_pb2.GetEpisodeResponse.FromString(await self._ask(worker, Kind.TRANSCRIPT, key, order))
+            whole = await self._ask(worker, Kind.TRANSCRIPT, key, episode, episode.turn_index)
+            return environment_pb2.GetEpisodeResponse.FromString(whole)
         finally:
             worker.keys.pop(key, None)
 
-    async def _ask(self, worker: WorkerProcess, kind: Kind, key: int, order: ReplayOrder) -> bytes:
+    async def _ask(self, worker: WorkerProcess, kind: Kind, key: int, episode: Episode, num_turns: int) -> bytes:
+        order = episode.journal.replay_order(num_turns).to_json()
         try:
-            answer, reply = await worker.call(kind, key, order.to_json())
+            answer, reply = await worker.call(kind, key, order, episode.request.client_id)
         except WorkerLostError as error:
             raise RefusedError("NO_WORKER", f"the replay lost its worker: {error}", retry_after_s=1.0) from error
         if answer != Kind.RESULT:
@@ -152,7 +167,7 @@ def _kept_transcript(episode: Episode) -> environment_pb2.GetEpisodeResponse:
     results = [environment_pb2.StepResult.FromString(payload) for payload in episode.journal.payloads()]
     whole = environment_pb2.GetEpisodeResponse(initial=results[0])
     episode_return = 0.0
-    for index, (action, result) in enumerate(zip(episode.journal.actions(), results[1:], strict=False), start=1):
+    for index, ((action, _), result) in enumerate(zip(episode.journal.turns(), results[1:], strict=True), start=1):
         episode_return += result.reward
         result.turn_index, result.episode_return = index, episode_return
         whole.transcript.add(action=action, result=result)

@@ -40,12 +40,14 @@ CODE_BY_REASON: dict[str, grpc.StatusCode] = {
     "SHUTTING_DOWN": grpc.StatusCode.UNAVAILABLE,
     "SPLIT_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
     "START_TIMEOUT": grpc.StatusCode.INTERNAL,
+    "STATE_DIR_FULL": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "STEP_PENDING": grpc.StatusCode.UNAVAILABLE,
     "TASK_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
     "TASK_QUARANTINED": grpc.StatusCode.FAILED_PRECONDITION,
     "TOO_MANY_EPISODES": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "TOO_MANY_REQUESTS": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "TURN_MISMATCH": grpc.StatusCode.FAILED_PRECONDITION,
+    "UNAUTHENTICATED": grpc.StatusCode.UNAUTHENTICATED,
     "WORKER_CRASHED": grpc.StatusCode.INTERNAL,
 }
 

@@ -7,6 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from env_server.environment import Environment
 from longturn.errors import ConfigError
+from longturn.extras import extra_for, how_to_install
 from longturn.nearest import nearest_hint
 
 GROUP = "longturn.environments"
@@ -37,13 +38,14 @@ def load(name: str) -> type[Environment]:
     try:
         loaded = getattr(importlib.import_module(point.module), point.attr, None)
     except ModuleNotFoundError as error:
-        raise ConfigError(_missing(name, point, error.name or "")) from error
+        raise ConfigError(_missing(name, point, error)) from error
     if not (isinstance(loaded, type) and issubclass(loaded, Environment)):
         raise ConfigError(f"environment {name}: {point.value} is no subclass of env_server.environment.Environment")
     return loaded
 
 
-def _missing(name: str, point: EntryPoint, module: str) -> str:
-    if point.module.startswith(OWN_PACKAGE) and not module.startswith(OWN_PACKAGE.rstrip(".")):
-        return f"environment {name} needs {module}; run: pip install 'longturn[server-{name}]'"
-    return f"environment {name}: no module named {module!r} (from {point.value})"
+def _missing(name: str, point: EntryPoint, error: ModuleNotFoundError) -> str:
+    extra = extra_for(error) if point.module.startswith(OWN_PACKAGE) else None
+    if extra is not None:
+        return f"environment {name} needs {error.name}; {how_to_install(extra)}"
+    return f"environment {name}: no module named {error.name!r} (from {point.value})"

@@ -12,6 +12,7 @@ from longturn.protocol import ENVIRONMENT_PROTOCOL_VERSION
 from longturn.v1 import environment_pb2
 
 CAPABILITIES = ("play", "step_batch", "fork", "transcript")
+STATE_DIR = "state_dir"
 
 
 def server_info(config: EnvServerConfig) -> environment_pb2.GetServerInfoResponse:
@@ -20,7 +21,7 @@ def server_info(config: EnvServerConfig) -> environment_pb2.GetServerInfoRespons
         server_id=new_id(),
         protocol_version=ENVIRONMENT_PROTOCOL_VERSION,
         package_version=version("longturn"),
-        capabilities=CAPABILITIES,
+        capabilities=CAPABILITIES if config.state_dir is None else (*CAPABILITIES, STATE_DIR),
         limits=environment_pb2.ServerLimits(
             max_message_bytes=config.max_message_bytes,
             max_episodes=config.max_episodes,

@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import grpc
 
+from env_server.access import Access, Caller
 from env_server.batch import StepBatch
 from env_server.calls import Calls
+from env_server.episode import Answer
 from env_server.listing import Listing
 from env_server.play import PlayStream
-from env_server.refusals import RefusedError, refusing
+from env_server.refusals import RefusedError, abort, refusing
 from longturn.protocol import ENVIRONMENT_PROTOCOL_VERSION
 from longturn.v1 import environment_pb2, environment_pb2_grpc
 
@@ -22,10 +25,13 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class EnvironmentService(environment_pb2_grpc.EnvironmentServiceServicer):
     """Serves the calls of one server."""
 
-    def __init__(self, calls: Calls, listing: Listing, info: environment_pb2.GetServerInfoResponse) -> None:
+    def __init__(
+        self, calls: Calls, listing: Listing, info: environment_pb2.GetServerInfoResponse, *, access: Access
+    ) -> None:
         self._calls = calls
         self._listing = listing
         self._info = info
+        self._access = access
         self.streams: set[PlayStream] = set()
 
     @refusing
@@ -61,7 +67,7 @@ class EnvironmentService(environment_pb2_grpc.EnvironmentServiceServicer):
         self, request: environment_pb2.StartEpisodeRequest, context: Context
     ) -> environment_pb2.StartEpisodeResponse:
         """Start an episode."""
-        _, response = await self._calls.start(request)
+        _, response = await self._calls.start(request, self._access.caller(context))
         return response
 
     @refusing
@@ -69,8 +75,12 @@ class EnvironmentService(environment_pb2_grpc.EnvironmentServiceServicer):
         """Apply one action."""
         done: asyncio.Future[tuple[environment_pb2.StepResult, int]] = asyncio.get_running_loop().create_future()
 
-        def deliver(result: environment_pb2.StepResult, num_bytes: int) -> None:
-            if not done.done():  # the client may have stopped waiting
+        def deliver(result: Answer, num_bytes: int) -> None:
+            if done.done():  # the client has stopped waiting
+                return
+            if isinstance(result, RefusedError):
+                done.set_exception(result)
+            else:
                 done.set_result((result, num_bytes))
 
         episode = self._calls.authorise_step(request)
@@ -91,15 +101,17 @@ class EnvironmentService(environment_pb2_grpc.EnvironmentServiceServicer):
         self, request_iterator: object, context: Context
     ) -> None:
         """Carry many episodes."""
-        limits = self._info.limits
         stream = PlayStream(
             self._calls,
+            self._access.caller(context),
             max_message_bytes=self._calls.max_result_bytes,
-            max_unanswered=limits.max_requests_in_flight,
+            max_unanswered=self._info.limits.max_requests_in_flight,
         )
         self.streams.add(stream)
         try:
             await stream.serve(context)
+        except RefusedError as refusal:
+            await abort(context, refusal)
         finally:
             self.streams.discard(stream)
 
@@ -132,7 +144,8 @@ class EnvironmentService(environment_pb2_grpc.EnvironmentServiceServicer):
         """End an episode."""
         return await self._calls.end(request)
 
-    def close_streams(self) -> None:
-        """End all streams once what they have read is answered."""
+    def close_streams(self, is_welcome: Callable[[Caller], bool] = lambda caller: False) -> None:
+        """End the streams of all callers but the welcome ones, once what they have read is answered."""
         for stream in self.streams:
-            stream.close()
+            if not is_welcome(stream.caller):
+                stream.close()

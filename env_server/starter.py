@@ -8,32 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from env_server.catalog import Catalog, check_knobs
 from env_server.environment import EnvironmentSpec
-from env_server.episode import Episode, StartRequest
+from env_server.episode import Episode
 from env_server.episode_table import EpisodeTable
 from env_server.hop import Kind, Phase
-from env_server.journal import MemoryJournal
+from env_server.journal import Journal
 from env_server.pool import WorkerPool
 from env_server.preparers import Preparers, refusal_from_json
 from env_server.rebuilder import Rebuilder
 from env_server.refusals import RefusedError
+from env_server.request_log import RequestLog
 from env_server.stage import StartOrder
+from env_server.start_request import ForkPoint, StartRequest, request_digest
 from env_server.tokens import TokenMint, new_id, token_digest
 from env_server.worker_process import Loss, WorkerLostError, WorkerProcess
 from longturn.metrics import Metrics
+from longturn.records import Task
 from longturn.v1 import environment_pb2
-
-logger = logging.getLogger(__name__)
 
 SpawnTask = Callable[[Coroutine[object, None, None]], None]
 MIN_REQUEST_ID = 16
-MAX_HANGS = 2
-"""A task whose start exceeded its time limit this often is refused from then on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +43,21 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class ForkRequest:
-    """A fork; compared when a request id repeats."""
+class _Opening:
+    """What a worker made of a start or of a fork."""
 
-    request_id: str
-    episode_id: str
-    at_turn: int
+    key: int
+    worker: WorkerProcess | None
+    """Where it lives; None: the first step finds a worker by replay."""
+    payload: bytes
 
 
 @dataclass(slots=True)
 class _Start:
-    request: StartRequest | ForkRequest
-    started: asyncio.Future[Started]
+    """A start under way."""
+
+    request: StartRequest
+    episode: asyncio.Future[Episode]
 
 
 class Starter:
@@ -81,60 +82,69 @@ class Starter:
         self._forbid_privileged = forbid_privileged
         self._metrics = metrics
         self._spawn_task = spawn_task
-        self._starts: dict[str, _Start] = {}
-        self._hangs: dict[tuple[str, str], int] = {}
+        self._log = RequestLog()
+        self._under_way: dict[bytes, _Start] = {}
+        self._started = {episode.request.request_digest: episode for episode in table.episodes.values()}
         table.on_drop = self._forget
 
-    @property
-    def quarantined(self) -> list[str]:
-        """Tasks that are refused because their start hung too often."""
-        return [f"{name}:{task_id}" for (name, task_id), number in self._hangs.items() if number >= MAX_HANGS]
-
-    async def start(self, request: StartRequest) -> Started:
+    async def start(self, request_id: str, request: StartRequest) -> Started:
         """Start an episode, or return the one that this request id started."""
         spec = self._catalog.spec(request.task.environment)
-        order = self._order(spec, request)
-        return await self._once(request, lambda: self._start(spec, order, request))
+        request = self._checked(spec, request)
+        return await self._once(request_id, request, lambda: self._start(spec, request_id, request))
 
-    async def fork(self, source: Episode, request: ForkRequest) -> Started:
+    async def fork(self, source: Episode, request_id: str, at_turn: int) -> Started:
         """Start an episode from a turn of another one."""
         if not (source.spec.is_forkable and source.is_replayable):
             raise RefusedError("FORK_NOT_AVAILABLE", f"{source.spec.name} says that it cannot be forked")
-        if request.at_turn > source.turn_index:
-            raise RefusedError(
-                "BAD_REQUEST", f"at_turn {request.at_turn} is ahead of the episode's turn {source.turn_index}"
-            )
-        return await self._once(request, lambda: self._fork(source, request))
+        if at_turn > source.turn_index:
+            raise RefusedError("BAD_REQUEST", f"at_turn {at_turn} is ahead of the episode's turn {source.turn_index}")
+        point = ForkPoint(source.episode_id, at_turn)
+        request = replace(source.request, request_digest=request_digest(request_id), fork=point)
+        return await self._once(request_id, request, lambda: self._fork(source, request_id, request, at_turn))
 
     def _forget(self, episode: Episode) -> None:
-        self._starts.pop(episode.request.request_id, None)
+        self._started.pop(episode.request.request_digest, None)
 
-    async def _once(self, request: StartRequest | ForkRequest, begin: Callable[[], Awaitable[Started]]) -> Started:
-        if len(request.request_id) < MIN_REQUEST_ID:
+    async def _once(self, request_id: str, request: StartRequest, begin: Callable[[], Awaitable[Episode]]) -> Started:
+        if len(request_id) < MIN_REQUEST_ID:
             raise RefusedError(
                 "BAD_REQUEST",
                 f"request_id must be unguessable and at least {MIN_REQUEST_ID} characters long, such as a UUID",
             )
-        known = self._starts.get(request.request_id)
-        if known is None:
-            known = _Start(request, asyncio.get_running_loop().create_future())
-            self._starts[request.request_id] = known
-            self._spawn_task(self._run(known, begin))
-        elif known.request != request:
-            raise RefusedError("REQUEST_ID_REUSED", "this request_id already started something else; choose a new one")
-        return await asyncio.shield(known.started)
+        episode = self._started.get(request.request_digest)
+        if episode is None:
+            episode = await self._join(request, begin)
+        elif episode.request != request:
+            raise _reused()
+        await self._table.until_written()
+        return Started(episode, self._mint.mint(episode.episode_id, request_id))
 
-    async def _run(self, start: _Start, begin: Callable[[], Awaitable[Started]]) -> None:
+    async def _join(self, request: StartRequest, begin: Callable[[], Awaitable[Episode]]) -> Episode:
+        start = self._under_way.get(request.request_digest)
+        if start is None:
+            self._table.check_durable()
+            start = _Start(request, asyncio.get_running_loop().create_future())
+            self._under_way[request.request_digest] = start
+            self._spawn_task(self._run(start, begin))
+        elif start.request != request:
+            raise _reused()
+        return await asyncio.shield(start.episode)
+
+    async def _run(self, start: _Start, begin: Callable[[], Awaitable[Episode]]) -> None:
         try:
-            started = await begin()
+            episode = await begin()
         except RefusedError as refusal:
-            del self._starts[start.request.request_id]
-            start.started.set_exception(refusal)
-            start.started.exception()  # the client may have stopped waiting
+            start.episode.set_exception(refusal)
+            start.episode.exception()  # the client may have stopped waiting
         else:
-            start.started.set_result(started)
+            self._started[start.request.request_digest] = episode
+            start.episode.set_result(episode)
+        finally:
+            del self._under_way[start.request.request_digest]
 
-    def _order(self, spec: EnvironmentSpec, request: StartRequest) -> StartOrder:
+    def _checked(self, spec: EnvironmentSpec, request: StartRequest) -> StartRequest:
+        """The request with its knobs in their own types; RefusedError if the server will not start it."""
         wishes = {"progress": request.with_progress, "oracle": request.with_oracle}
         asked = [name for name, is_asked in wishes.items() if is_asked]
         if asked and self._forbid_privileged:
@@ -143,98 +153,82 @@ class Starter:
                 f"this server gives out no {' and no '.join(asked)} (env_server.forbid_privileged)",
                 setting="env_server.forbid_privileged",
             )
-        if asked:
+        knobs = check_knobs(spec, request.task.knobs)
+        return replace(request, task=Task(environment=spec.name, task_id=request.task.task_id, knobs=knobs))
+
+    def _note(self, request: StartRequest) -> None:
+        """Put on record who plays, and who uses privileged fields: logged once per client, the latter counted."""
+        if request.with_progress or request.with_oracle:
             self._metrics.count("server/episode/num_privileged")
-            logger.info("privileged fields asked for", extra={"fields": asked, "client_id": request.client_id})
-        if self._hangs.get((spec.name, request.task.task_id), 0) >= MAX_HANGS:
-            raise RefusedError(
-                "TASK_QUARANTINED", f"task {request.task.task_id} hung {MAX_HANGS} times in its start; take another"
-            )
-        return StartOrder(
-            environment=spec.name,
-            task_id=request.task.task_id,
-            seed=request.seed,
-            knobs=check_knobs(spec, request.task.knobs),
-            with_progress=request.with_progress,
-            with_oracle=request.with_oracle,
-        )
+            fields = {"progress": request.with_progress, "oracle": request.with_oracle}
+            self._log.note(request.client_id, "client asks for privileged fields", **fields)
+        self._log.note(request.client_id, "client starts its first episode")
 
-    async def _start(self, spec: EnvironmentSpec, order: StartOrder, request: StartRequest) -> Started:
-        self._table.admit(request.client_id)
+    async def _start(self, spec: EnvironmentSpec, request_id: str, request: StartRequest) -> Episode:
+        self._table.quarantine.check(request.task)
+        admission = self._table.admission
+        admission.admit(request.client_id)
         try:
-            if self._catalog.needs_preparation(spec.name):
-                await self._preparers.prepare(order)
-            key = next(self._keys)
-            worker, payload = await self._reset(order, key, is_replayable=spec.determinism.value != "none")
+            await self._preparers.prepare(request.order, request.client_id)
+            opening = await self._reset(request, is_replayable=spec.is_replayable)
         except RefusedError as refusal:
-            self._table.dismiss(request.client_id)
+            admission.dismiss(request.client_id)
             if refusal.reason == "START_TIMEOUT":
-                task = (spec.name, request.task.task_id)
-                self._hangs[task] = self._hangs.get(task, 0) + 1
+                self._table.quarantine.note_hang(request.task)
             raise
         finally:
-            self._table.end_call()
-        journal = MemoryJournal(order, keeps_results=spec.determinism.value == "none")
-        journal.append_result(environment_pb2.StepResult.FromString(payload).state_hash, payload)
-        return self._begin(request, spec, journal, key, worker, payload, turn_index=0)
+            admission.end_call()
+        self._note(request)
+        first = environment_pb2.StepResult.FromString(opening.payload)
+        payloads = None if spec.is_replayable else [opening.payload]
+        journal = Journal(opening.key, request, initial_hash=first.state_hash, payloads=payloads)
+        return self._begin(spec, request_id, request, journal, opening)
 
-    async def _fork(self, source: Episode, request: ForkRequest) -> Started:
-        self._table.admit(source.request.client_id)
+    async def _fork(self, source: Episode, request_id: str, request: StartRequest, at_turn: int) -> Episode:
+        admission = self._table.admission
+        admission.admit(request.client_id)
         try:
             key = next(self._keys)
-            order = source.journal.replay_order(request.at_turn)
-            worker, payload = await self._rebuilder.copy(order, key)
+            opening = _Opening(key, *await self._rebuilder.copy(source, at_turn, key))
         except RefusedError:
-            self._table.dismiss(source.request.client_id)
+            admission.dismiss(request.client_id)
             raise
         finally:
-            self._table.end_call()
-        journal = MemoryJournal(order.start, keeps_results=False)
-        journal.extend(order)
-        origin = source.request
-        copied = StartRequest(
-            request_id=request.request_id,
-            task=origin.task,
-            seed=origin.seed,
-            max_turns=origin.max_turns,
-            with_progress=origin.with_progress,
-            with_oracle=origin.with_oracle,
-            client_id=origin.client_id,
+            admission.end_call()
+        journal = Journal(
+            key,
+            request,
+            initial_hash=source.journal.initial_hash,
+            turns=source.journal.packed(at_turn),
+            num_turns=at_turn,
         )
-        return self._begin(copied, source.spec, journal, key, worker, payload, turn_index=request.at_turn)
+        return self._begin(source.spec, request_id, request, journal, opening)
 
     def _begin(
-        self,
-        request: StartRequest,
-        spec: EnvironmentSpec,
-        journal: MemoryJournal,
-        key: int,
-        worker: WorkerProcess | None,
-        payload: bytes,
-        *,
-        turn_index: int,
-    ) -> Started:
+        self, spec: EnvironmentSpec, request_id: str, request: StartRequest, journal: Journal, opening: _Opening
+    ) -> Episode:
         episode_id = new_id()
-        token = self._mint.mint(episode_id, request.request_id)
+        token = self._mint.mint(episode_id, request_id)
         episode = self._table.new_episode(
-            key=key,
+            key=opening.key,
             episode_id=episode_id,
             token_digest=token_digest(token),
             request=request,
             spec=spec,
             journal=journal,
         )
-        result = environment_pb2.StepResult.FromString(payload)
-        episode.worker = worker
-        episode.begin(result, payload, turn_index=turn_index)
+        episode.worker = opening.worker
+        result = environment_pb2.StepResult.FromString(opening.payload)
+        episode.begin(result, opening.payload, turn_index=journal.num_turns)
         self._table.add(episode)
-        return Started(episode, token)
+        return episode
 
-    async def _reset(self, order: StartOrder, key: int, *, is_replayable: bool) -> tuple[WorkerProcess | None, bytes]:
+    async def _reset(self, request: StartRequest, *, is_replayable: bool) -> _Opening:
         """Run the reset; after a crash once more, alone, and then the first step finds a worker by replay."""
+        order, key = request.order, next(self._keys)
         worker = await self._pool.place(key, order.environment)
         try:
-            kind, payload = await worker.call(Kind.START, key, order.to_json())
+            kind, payload = await worker.call(Kind.START, key, order.to_json(), request.client_id)
         except WorkerLostError as error:
             if error.loss is Loss.TIMED_OUT:
                 raise self._start_timeout(order) from error
@@ -246,9 +240,9 @@ class Starter:
         if kind != Kind.RESULT:
             self._pool.release(worker, key)
             raise refusal_from_json(payload)
-        return worker, payload
+        return _Opening(key, worker, payload)
 
-    async def _reset_alone(self, order: StartOrder, key: int) -> tuple[WorkerProcess | None, bytes]:
+    async def _reset_alone(self, order: StartOrder, key: int) -> _Opening:
         try:
             async with self._pool.isolated() as worker:
                 worker.keys[key] = order.environment
@@ -262,10 +256,14 @@ class Starter:
             raise RefusedError("WORKER_CRASHED", f"starting {order.task_id} crashed its worker twice") from error
         if kind != Kind.RESULT:
             raise refusal_from_json(payload)
-        return worker if stays else None, payload
+        return _Opening(key, worker if stays else None, payload)
 
     def _start_timeout(self, order: StartOrder) -> RefusedError:
         setting = self._pool.time_limit(order.environment, Phase.START).setting
         return RefusedError(
             "START_TIMEOUT", f"task {order.task_id} took longer than {setting} to start", setting=setting
         )
+
+
+def _reused() -> RefusedError:
+    return RefusedError("REQUEST_ID_REUSED", "this request_id already started something else; choose a new one")

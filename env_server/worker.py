@@ -254,7 +254,9 @@ def describe(loaded: Loaded) -> bytes:
         {"spec": spec_to_json(kind.spec), "prepares": kind.prepare.__func__ is not plain}
         for kind in loaded.environments.values()
     ]
-    return json.dumps({"environments": environments, "left_out": loaded.left_out}).encode()
+    has_thread_safe = any(kind.spec.is_thread_safe for kind in loaded.environments.values())
+    described = {"environments": environments, "left_out": loaded.left_out, "has_thread_safe": has_thread_safe}
+    return json.dumps(described).encode()
 
 
 def main(text: str) -> None:

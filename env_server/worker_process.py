@@ -19,12 +19,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from env_server import hop
+from env_server.fair_queue import FairQueue
 from env_server.guard import Guard
 from env_server.hop import Kind
 from env_server.worker import WorkerOrders
@@ -34,6 +36,10 @@ logger = logging.getLogger(__name__)
 
 
 PACK_HEADER = hop.HEADER.pack
+AHEAD_S = 0.05
+"""A worker is given about this much work ahead; what is beyond that waits here, where clients take turns."""
+FEWEST_AHEAD = 8
+"""Items a worker may always have, so that it never waits for the next one."""
 
 
 class WorkerState(enum.Enum):
@@ -107,6 +113,10 @@ class WorkerSetup:
     num_threads: int
     root: Path
     """Every worker gets an empty folder of its own in here."""
+    hidden_variables: frozenset[str] = frozenset()
+    """Environment variables that are secrets of the server, and no business of an environment's code."""
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Added to the workers' environment."""
 
 
 class WorkerProcess(asyncio.Protocol):
@@ -129,6 +139,10 @@ class WorkerProcess(asyncio.Protocol):
         self.heard_at_s = self._asked_at_s = time.monotonic()
         self._guard = guard
         self._receivers: dict[int, Receiver] = {}
+        self._queue: FairQueue[tuple[int, int, bytes, Receiver]] = FairQueue()
+        self._window = self._fewest_ahead = FEWEST_AHEAD
+        self._answer_s = 0.0
+        """How long the worker takes per answer, on average over the last ones."""
         self._culprits: frozenset[int] = frozenset()
         self._loss = Loss.CRASHED
         self._parser = hop.ItemParser()
@@ -150,6 +164,11 @@ class WorkerProcess(asyncio.Protocol):
     def num_waiting(self) -> int:
         """Answers that are still to come."""
         return len(self._receivers)
+
+    @property
+    def num_queued(self) -> int:
+        """Questions that wait for their client's turn."""
+        return len(self._queue)
 
     @property
     def waited_since_s(self) -> float:
@@ -187,10 +206,15 @@ class WorkerProcess(asyncio.Protocol):
                 [sys.executable, "-m", "env_server.worker", json.dumps(asdict(orders))],
                 stdin=subprocess.DEVNULL,
                 cwd=self.folder,
-                env=os.environ | {"PYTHONPATH": _search_path(), "TMPDIR": str(self.folder), "OMP_NUM_THREADS": "1"},
+                env=self._variables(),
                 pass_fds=(theirs.fileno(), slots.fileno()),
                 start_new_session=True,
             )
+
+    def _variables(self) -> dict[str, str]:
+        given = {name: value for name, value in os.environ.items() if name not in self.setup.hidden_variables}
+        own = {"PYTHONPATH": _search_path(), "TMPDIR": str(self.folder), "OMP_NUM_THREADS": "1"}
+        return given | dict(self.setup.variables) | own
 
     async def connect(self) -> None:
         """Begin to listen; must be awaited once, right after construction."""
@@ -203,15 +227,30 @@ class WorkerProcess(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Hand every complete answer to its receiver."""
-        self.heard_at_s = time.monotonic()
         receivers = self._receivers
+        began_at_s, num_answers = max(self.heard_at_s, self._asked_at_s), 0
+        self.heard_at_s = time.monotonic()
         for kind, key, payload in self._parser.feed(data):
             if key:
+                num_answers += 1
                 receivers.pop(key).worker_replied(kind, payload)
             elif kind == Kind.READY:
-                self.ready.set_result(payload)
+                self._be_ready(payload)
             else:
                 self.ready.set_exception(ConfigError(json.loads(payload)["message"]))
+        if num_answers:
+            self._learn_pace((self.heard_at_s - began_at_s) / num_answers)
+        while self._queue and len(receivers) < self._window:
+            self._ask(*self._queue.take())
+
+    def _be_ready(self, payload: bytes) -> None:
+        if json.loads(payload)["has_thread_safe"]:  # as many steps as there are threads must be at hand
+            self._window = self._fewest_ahead = max(FEWEST_AHEAD, self.setup.num_threads)
+        self.ready.set_result(payload)
+
+    def _learn_pace(self, answer_s: float) -> None:
+        self._answer_s += 0.2 * (answer_s - self._answer_s)
+        self._window = max(self._fewest_ahead, int(AHEAD_S / max(self._answer_s, 1e-6)))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The process is gone, or as good as gone: make sure, and tell everyone who waits."""
@@ -225,12 +264,20 @@ class WorkerProcess(asyncio.Protocol):
         receivers, self._receivers = self._receivers, {}
         for key, receiver in receivers.items():
             receiver.worker_lost(Loss.TIMED_OUT if key in self._culprits else self._loss)
+        while self._queue:
+            *_, receiver = self._queue.take()
+            receiver.worker_lost(Loss.RETIRED)  # the worker never saw it, so it is no suspect
 
-    def send(self, kind: int, key: int, payload: bytes, receiver: Receiver) -> None:
+    def send(self, kind: int, key: int, payload: bytes, receiver: Receiver, client_id: str = "") -> None:
         """Ask for something; `receiver` gets the answer, or hears of the loss. One question per key at a time."""
         if self.state is WorkerState.DEAD:
             self._loop.call_soon(receiver.worker_lost, self._loss)
-            return
+        elif len(self._receivers) < self._window:
+            self._ask(kind, key, payload, receiver)
+        else:
+            self._queue.put(client_id, (kind, key, payload, receiver))
+
+    def _ask(self, kind: int, key: int, payload: bytes, receiver: Receiver) -> None:
         if not self._receivers:
             self._asked_at_s = time.monotonic()
         self._receivers[key] = receiver
@@ -244,10 +291,10 @@ class WorkerProcess(asyncio.Protocol):
         outbox.append(PACK_HEADER(kind, key, len(payload)))
         outbox.append(payload)
 
-    async def call(self, kind: Kind, key: int, payload: bytes) -> tuple[int, bytes]:
+    async def call(self, kind: Kind, key: int, payload: bytes, client_id: str = "") -> tuple[int, bytes]:
         """Ask and wait; raise WorkerLostError if the worker dies first."""
         receiver = _FutureReceiver()
-        self.send(kind, key, payload, receiver)
+        self.send(kind, key, payload, receiver, client_id)
         return await receiver.future
 
     def _flush(self) -> None:
@@ -258,7 +305,7 @@ class WorkerProcess(asyncio.Protocol):
     @property
     def is_empty(self) -> bool:
         """Whether nothing lives or runs here."""
-        return not self.keys and not self._receivers
+        return not self.keys and not self._receivers and not self._queue
 
     def running(self) -> list[tuple[int, float, int]]:
         """(key, start on the monotonic clock, phase) of everything that runs in the worker at this moment."""

@@ -335,6 +335,7 @@ class EnvironmentInfo(_message.Message):
     HAS_PROGRESS_FIELD_NUMBER: _builtins.int
     LICENCE_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
+    RANDOM_SUCCESS_CEILING_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name used in Task.environment."""
     version: _builtins.str
@@ -361,6 +362,8 @@ class EnvironmentInfo(_message.Message):
     """Licence of the environment's own library and data."""
     description: _builtins.str
     """One paragraph for people."""
+    random_success_ceiling: _builtins.float
+    """Share of random episodes that may succeed, 0 to 1, as the environment states it; absent where it states none."""
     @_builtins.property
     def knobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___KnobSpec]:
         """Settings a task may carry."""
@@ -387,12 +390,15 @@ class EnvironmentInfo(_message.Message):
         has_progress: _builtins.bool = ...,
         licence: _builtins.str = ...,
         description: _builtins.str = ...,
+        random_success_ceiling: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_random_success_ceiling", b"_random_success_ceiling", "random_success_ceiling", b"random_success_ceiling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_format", b"action_format", "data_hash", b"data_hash", "description", b"description", "determinism", b"determinism", "has_oracle", b"has_oracle", "has_progress", b"has_progress", "is_forkable", b"is_forkable", "knobs", b"knobs", "licence", b"licence", "max_turns", b"max_turns", "name", b"name", "score_max", b"score_max", "score_min", b"score_min", "splits", b"splits", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_random_success_ceiling", b"_random_success_ceiling", "action_format", b"action_format", "data_hash", b"data_hash", "description", b"description", "determinism", b"determinism", "has_oracle", b"has_oracle", "has_progress", b"has_progress", "is_forkable", b"is_forkable", "knobs", b"knobs", "licence", b"licence", "max_turns", b"max_turns", "name", b"name", "random_success_ceiling", b"random_success_ceiling", "score_max", b"score_max", "score_min", b"score_min", "splits", b"splits", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__random_success_ceiling: _TypeAlias = _typing.Literal["random_success_ceiling"]  # noqa: Y015
+    _WhichOneofArgType__random_success_ceiling: _TypeAlias = _typing.Literal["_random_success_ceiling", b"_random_success_ceiling"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__random_success_ceiling) -> _WhichOneofReturnType__random_success_ceiling | None: ...
 
 Global___EnvironmentInfo: _TypeAlias = EnvironmentInfo  # noqa: Y015
 

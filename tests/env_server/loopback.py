@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from longturn.metrics import Metrics
 from longturn.records import KnobValue
 from longturn.status import StatusBoard
 from longturn.v1 import environment_pb2, environment_pb2_grpc
+from tests.support.waiting import until
 
 FAULTY = "env_server.environments.faulty:FaultyEnvironment"
 ODD = "tests.env_server.odd_environments"
@@ -93,12 +93,6 @@ def start_request(
         request.task.knobs[name].CopyFrom(knob_to_proto(value))
     request.MergeFrom(environment_pb2.StartEpisodeRequest(**fields))
     return request
-
-
-async def until(is_true: Callable[[], object]) -> None:
-    """Wait until something holds; the test's own time limit ends the wait."""
-    while not is_true():  # noqa: ASYNC110  # the server under test has no event for every fact a test may wait for
-        await asyncio.sleep(0.005)
 
 
 async def until_in_flight(client: Client, number: int = 1) -> None:

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from env_server.environment import Determinism, EnvironmentSpec, KnobSpec, KnobValue, TaskInfo, Transition
 from env_server.environments.echo import EchoEnvironment
+from env_server.sandbox.isolation import INSECURE_VARIABLE
 
 
 def _spec(name: str, **changes: object) -> EnvironmentSpec:
@@ -20,6 +21,12 @@ class UnrepeatableEnvironment(EchoEnvironment):
     """Says that it cannot be replayed."""
 
     spec: ClassVar[EnvironmentSpec] = _spec("unrepeatable", determinism=Determinism.NONE, is_forkable=False)
+
+
+class NewerEchoEnvironment(EchoEnvironment):
+    """Echo on other data."""
+
+    spec: ClassVar[EnvironmentSpec] = _spec("echo", data_hash="echo-2")
 
 
 class _ArrayNumber:
@@ -160,3 +167,25 @@ class BrokenStartEnvironment(EchoEnvironment):
 def never_called() -> Sequence[str]:
     """Is no environment, for the test of bad import paths."""
     return ()
+
+
+class TwiceListedEnvironment(EchoEnvironment):
+    """Lists the tasks of every split in every split."""
+
+    spec: ClassVar[EnvironmentSpec] = _spec("twice_listed")
+
+    @classmethod
+    def tasks(
+        cls, split: str, start: int = 0, count: int = 100, filters: Mapping[str, str] | None = None
+    ) -> Sequence[TaskInfo]:
+        return super().tasks("train", start, count, filters)
+
+
+class VariableEnvironment(EchoEnvironment):
+    """Tells a variable of its process's environment."""
+
+    spec: ClassVar[EnvironmentSpec] = _spec("variable")
+
+    def reset(self, task_id: str, seed: int, knobs: Mapping[str, KnobValue]) -> Transition:
+        told = {INSECURE_VARIABLE: os.environ.get(INSECURE_VARIABLE, "")}
+        return dataclasses.replace(super().reset(task_id, seed, knobs), extras=told)

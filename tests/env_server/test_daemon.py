@@ -8,10 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -19,50 +16,9 @@ import pytest
 
 from longturn.v1 import environment_pb2, environment_pb2_grpc
 from tests.env_server.loopback import ODD, Player, error_info, start_request
-
-WAIT_S = 60.0
-
-
-@contextmanager
-def daemon(tmp_path: Path, *options: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server process and its address."""
-    ready = tmp_path / "ready.json"
-    command = [
-        sys.executable,
-        "-m",
-        "env_server",
-        "--port",
-        "0",
-        "--workers",
-        "2",
-        "--ready-file",
-        str(ready),
-        *options,
-    ]
-    env = os.environ | {"TMPDIR": str(tmp_path)} | variables
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
-    try:
-        _wait_until(lambda: ready.exists() or process.poll() is not None)
-        assert process.poll() is None, process.stderr and process.stderr.read()
-        yield process, json.loads(ready.read_text())["address"]
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def _wait_until(is_true: object, limit_s: float = WAIT_S) -> None:
-    end_s = time.monotonic() + limit_s
-    while not is_true():  # type: ignore[operator]  # a function without arguments
-        assert time.monotonic() < end_s, "it did not happen in time"
-        time.sleep(0.02)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
+from tests.env_server.processes import WAIT_S, daemon
+from tests.support.processes import is_alive
+from tests.support.waiting import wait_until
 
 
 def _family(pid: int) -> list[int]:
@@ -81,8 +37,8 @@ def test_a_killed_server_leaves_no_process_and_no_folder_behind(tmp_path: Path) 
         assert len(family) >= 5
         process.kill()
         process.wait()
-        _wait_until(lambda: not any(_is_alive(pid) for pid in family), limit_s=5.0)
-        _wait_until(lambda: not list(tmp_path.glob("longturn-serve-*")), limit_s=5.0)
+        wait_until(lambda: not any(is_alive(pid) for pid in family))
+        wait_until(lambda: not list(tmp_path.glob("longturn-serve-*")))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -93,8 +49,10 @@ def test_a_signal_drains_the_server(tmp_path: Path, number: int) -> None:
             request = start_request(knobs={"step_sleep_ms": 1500.0})
             started = await stub.StartEpisode(request, wait_for_ready=True)
             player = Player(stub, started.episode_id, started.episode_token, started.result)
-            running = asyncio.create_task(player.step())
-            await asyncio.sleep(0.3)
+            steps = [asyncio.create_task(player.step(action)) for action in ("amber", "birch")]
+            refused, (running,) = await asyncio.wait(steps, return_when=asyncio.FIRST_COMPLETED)
+            # Whichever came second is refused at once, for the other one is in flight.
+            assert [error_info(step.exception()).reason for step in refused] == ["ACTION_MISMATCH"]
             process.send_signal(number)
             reasons: list[str] = []
             while not running.done():
@@ -105,8 +63,8 @@ def test_a_signal_drains_the_server(tmp_path: Path, number: int) -> None:
     with daemon(tmp_path, "--env", "echo") as (process, address):
         family = _family(process.pid)
         asyncio.run(main(process, address))
-        assert process.wait(timeout=15.0) == 0
-        assert not any(_is_alive(pid) for pid in family)
+        assert process.wait(timeout=WAIT_S) == 0
+        assert not any(is_alive(pid) for pid in family)
         assert not list(tmp_path.glob("longturn-serve-*"))
 
 
@@ -117,11 +75,11 @@ def test_a_signal_ends_a_server_whose_workers_are_not_ready_yet(tmp_path: Path, 
     env = os.environ | {"TMPDIR": str(tmp_path), "WARM_UP_MARK": str(mark)}
     process = subprocess.Popen([*command, "--workers", "1"], stderr=subprocess.PIPE, text=True, env=env)
     try:
-        _wait_until(mark.exists)
+        wait_until(mark.exists)
         family = _family(process.pid)
         process.send_signal(number)
-        assert process.wait(timeout=15.0) == 0
-        assert not any(_is_alive(pid) for pid in family)
+        assert process.wait(timeout=WAIT_S) == 0
+        assert not any(is_alive(pid) for pid in family)
         assert not list(tmp_path.glob("longturn-serve-*"))
     finally:
         process.kill()
@@ -152,7 +110,7 @@ def test_a_drain_ends_at_its_time_limit(tmp_path: Path) -> None:
         with pytest.raises(grpc.RpcError):  # whichever of the two came first is in flight from now on
             stub.Step(step, timeout=5.0)
         process.terminate()
-        assert process.wait(timeout=15.0) == 0
+        assert process.wait(timeout=WAIT_S) == 0
         assert isinstance(call.exception(), grpc.RpcError)
 
 
@@ -216,15 +174,18 @@ def test_a_port_in_use_names_the_setting(tmp_path: Path) -> None:
         assert (done.returncode, "env_server.port" in done.stderr) == (2, True)
 
 
-def test_a_missing_library_names_the_extra(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["textworld", "env_server.environments.textworld_tracking:LogicTracker"])
+def test_a_missing_library_names_the_extra(tmp_path: Path, name: str) -> None:
     (tmp_path / "textworld.py").write_text(
         "raise ModuleNotFoundError(\"No module named 'textworld'\", name='textworld')"
     )
-    command = [sys.executable, "-m", "env_server", "--env", "textworld", "--port", "0", "--workers", "1"]
+    command = [sys.executable, "-m", "env_server", "--env", name, "--port", "0", "--workers", "1"]
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.getcwd()])}
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False, env=env)
     assert done.returncode == 2
-    assert "pip install 'longturn[server-textworld]'" in done.stderr.splitlines()[-1]
+    assert "textworld" in done.stderr.splitlines()[-1]
+    assert "in the checkout run: make install" in done.stderr.splitlines()[-1]
+    assert "'.[server-textworld]'" in done.stderr.splitlines()[-1]
 
 
 def test_the_server_loads_no_torch_and_no_game_library(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import grpc
 import pytest
 
 from longturn.v1 import environment_pb2
-from tests.env_server.loopback import FAULTY, ODD, Client, error_info, loopback, until, until_in_flight
+from tests.env_server.loopback import FAULTY, ODD, Client, error_info, loopback, until_in_flight
 from tests.env_server.streams import playing
+from tests.support.waiting import until
 
 FAILED = environment_pb2.EPISODE_STATUS_FAILED
 RUNNING = environment_pb2.EPISODE_STATUS_RUNNING

@@ -9,8 +9,9 @@ import grpc
 import pytest
 
 from longturn.v1 import environment_pb2
-from tests.env_server.loopback import Player, error_info, loopback, retry_delay_s, until, until_in_flight
+from tests.env_server.loopback import Player, error_info, loopback, retry_delay_s, until_in_flight
 from tests.env_server.streams import playing
+from tests.support.waiting import until
 
 ABORTED = environment_pb2.EPISODE_STATUS_ABORTED
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from longturn.v1 import environment_pb2
-from tests.env_server.loopback import Player, loopback, until, until_in_flight
+from tests.env_server.loopback import Player, loopback, until_in_flight
 from tests.env_server.streams import playing
+from tests.support.waiting import until
 
 PlayCall = environment_pb2.PlayCall
 

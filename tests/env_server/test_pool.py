@@ -12,7 +12,8 @@ from env_server.guard import Guard
 from env_server.pool import PoolSettings, WorkerPool
 from env_server.worker_process import WorkerSetup
 from longturn.metrics import Metrics
-from tests.env_server.loopback import loopback, until
+from tests.env_server.loopback import loopback
+from tests.support.waiting import until
 
 CANNOT_SPAWN = "worker cannot be spawned"
 
@@ -28,7 +29,7 @@ def test_a_worker_raised_while_the_pool_closes_goes_with_it() -> None:
                     raise AssertionError("the pool gave out a worker while it closed")
 
             isolating = asyncio.create_task(isolate())
-            await asyncio.sleep(0)  # the only worker is taken, so the task raises another one now
+            await until(lambda: len(pool.workers) == 2)  # the only worker is taken, so the task raises another one
             await pool.close()
             assert not pool.workers
             isolating.cancel()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -147,55 +145,6 @@ def test_any_text_is_an_action() -> None:
                 assert (await player.step(action)).turn_index == turn_index
             whole = await player.get(with_transcript=True)
             assert tuple(turn.action for turn in whole.transcript) == actions
-
-    asyncio.run(main())
-
-
-class _Payload:
-    """Would create a file if anybody unpickled it."""
-
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return open, ("pickled-payload-ran",)
-
-
-def test_bytes_that_are_not_grpc_leave_the_server_unharmed() -> None:
-    kinds = {
-        "http1": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        "random": bytes(range(256)) * 64,
-        "pickle": pickle.dumps(_Payload()),
-        "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 500,
-        "bad frames": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 500,
-    }
-
-    async def main() -> None:
-        async with loopback() as client:
-            player = await client.start()
-            host, _, port = client.server.address.rpartition(":")
-            for data in kinds.values():
-                await asyncio.to_thread(_send_and_hang_up, host, int(port), data)
-                assert await player.step()
-
-    asyncio.run(main())
-
-
-def _send_and_hang_up(host: str, port: int, data: bytes) -> None:
-    with socket.create_connection((host, port), timeout=5.0) as connection:
-        connection.sendall(data)
-        connection.settimeout(1.0)
-        try:
-            while connection.recv(4096):
-                continue
-        except (TimeoutError, ConnectionResetError):
-            return
-
-
-def test_a_malformed_message_is_an_error_of_its_call_alone() -> None:
-    async def main() -> None:
-        async with loopback() as client, grpc.aio.insecure_channel(client.server.address) as channel:
-            call = channel.unary_unary("/longturn.v1.EnvironmentService/Step", request_serializer=bytes)
-            with pytest.raises(grpc.aio.AioRpcError):
-                await call(b"\xff" * 40)
-            assert (await (await client.start()).step()).turn_index == 1
 
     asyncio.run(main())
 

@@ -17,6 +17,7 @@ from clients.assignment import PlayRules
 from clients.config import ActConfig
 from clients.environment import EnvClient
 from clients.group import GroupPlayers
+from clients.leaf import first_leaf
 from clients.learner_link import PoolOptions
 from clients.policies.engines import EngineRegistry
 from clients.policies.sglang import SglangPolicy
@@ -24,6 +25,7 @@ from clients.pool import ActorPool
 from clients.renderer import TagRenderer, load_tag_renderer
 from clients.spool import Spool
 from longturn.dispatch import DispatchDealer, SocketLimits
+from longturn.errors import LongturnError
 from longturn.metrics import Metrics, MetricsFile, MetricsServer
 from longturn.ready import write_ready
 from longturn.records import SamplingParams
@@ -75,7 +77,7 @@ def _services(
 ) -> Iterator[None]:
     """Status, /metrics and the ready file."""
     with contextlib.ExitStack() as stack:
-        status = StatusServer(board, port=config.status_port)
+        status = StatusServer(board, port=config.status_port, setting="act.status_port")
         stack.callback(status.close)
         facts: dict[str, object] = {"status_address": status.address, "pool_id": pool_id}
         if config.metrics_port is not None:
@@ -162,7 +164,10 @@ def group_players(
 
 @contextlib.asynccontextmanager
 async def _reporting(rows: MetricsFile, metrics: Metrics, interval_s: float) -> AsyncIterator[None]:
-    """Write a row of all values per interval, on the axis of finished episodes, and one at the end."""
+    """Write a row of all values per interval, on the axis of finished episodes, and one at the end.
+
+    A row that cannot be written ends the block with DiskError.
+    """
 
     def write() -> None:
         values = metrics.snapshot()
@@ -173,10 +178,15 @@ async def _reporting(rows: MetricsFile, metrics: Metrics, interval_s: float) -> 
             await asyncio.sleep(interval_s)
             write()
 
-    task = asyncio.create_task(write_rows(), name="metrics-rows")
+    failure: LongturnError | None = None
     try:
-        yield
+        async with asyncio.TaskGroup() as tasks:
+            writer = tasks.create_task(write_rows(), name="metrics-rows")
+            yield
+            writer.cancel()
+    except* LongturnError as errors:
+        failure = first_leaf(errors)
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
         write()
+    if failure is not None:
+        raise failure

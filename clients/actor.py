@@ -20,7 +20,6 @@ from longturn.metrics import Metrics
 from longturn.records import (
     EndCause,
     EngineInfo,
-    RenderMode,
     SamplingParams,
     StepResult,
     Task,
@@ -49,7 +48,6 @@ class EpisodePlan:
     sampling: SamplingParams | None = None
     """None for text policies."""
     tokenizer_hash: str = ""
-    render_mode: RenderMode = RenderMode.APPEND
 
 
 def _by_shutdown() -> EndCause:
@@ -173,7 +171,6 @@ def _trajectory(
         environment_version=episode.environment_version,
         data_hash=episode.data_hash,
         engine=engine,
-        render_mode=plan.render_mode,
         used_privileged=plan.with_progress or plan.with_oracle,
     )
 

@@ -36,6 +36,8 @@ T = TypeVar("T")
 _LOST_REASONS = frozenset({"EPISODE_LOST", "EPISODE_NOT_FOUND", "LEASE_EXPIRED"})
 _AWAY_CODES = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
 _STATUS_DETAILS_KEY = "grpc-status-details-bin"
+_TLS_SIGNS = ("handshake", "ssl", "verification", "socket closed", "endpoint closing", "connection reset")
+"""In gRPC's words for a connection that came about and was dropped again."""
 DEADLINE_REASON = "DEADLINE_EXCEEDED"
 
 
@@ -66,9 +68,12 @@ class Peer:
 
     def unreachable(self, budget_s: float, cause: str) -> UnreachableError:
         """The error to raise when the budget is spent."""
+        hint = ""
+        if any(sign in cause.lower() for sign in _TLS_SIGNS):
+            hint = "; something answers there: if one side speaks TLS and the other does not, see env_server.tls"
         return UnreachableError(
             f"{self.name} at {self.address} did not answer within {budget_s:g} s ({cause}); "
-            f"start it with `{self.command}` or change {self.setting}"
+            f"start it with `{self.command}` or change {self.setting}{hint}"
         )
 
 

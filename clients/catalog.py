@@ -10,6 +10,7 @@ from longturn.records import Task
 from longturn.v1 import environment_pb2
 
 NONE = environment_pb2.DETERMINISM_NONE
+EXACT = environment_pb2.DETERMINISM_EXACT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +42,16 @@ class EnvironmentInfo:
     splits: tuple[str, ...]
     is_reproducible: bool
     """False for DETERMINISM_NONE: equal starts may then look different."""
+    is_exact: bool
+    """True for DETERMINISM_EXACT: equal actions lead to equal texts, not only to equal state hashes."""
     has_oracle: bool
     has_progress: bool
     description: str
     licence: str
     knobs: Mapping[str, str]
     """What each knob does, by name."""
+    random_success_ceiling: float | None
+    """Share of episodes that a random policy may win; None: not stated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +90,13 @@ def environment_from_proto(message: environment_pb2.EnvironmentInfo) -> Environm
         score_max=message.score_max,
         splits=tuple(message.splits),
         is_reproducible=message.determinism != NONE,
+        is_exact=message.determinism == EXACT,
         has_oracle=message.has_oracle,
         has_progress=message.has_progress,
         description=message.description,
         licence=message.licence,
         knobs={knob.name: knob.description for knob in message.knobs},
+        random_success_ceiling=(message.random_success_ceiling if message.HasField("random_success_ceiling") else None),
     )
 
 

@@ -15,7 +15,7 @@ from clients.config import ActConfig, EvalConfig
 from longturn.config import load_config
 from longturn.errors import ConfigError
 from longturn.logs import LogFormat, configure_logging
-from longturn.options import ConfigPath, DryRun, LogFormatOption, Overrides, ReadyFile, begin
+from longturn.options import ConfigPath, DryRun, LogFormatOption, Overrides, ReadyFile, begin, refuse_given
 from longturn.records import KnobValue
 
 if TYPE_CHECKING:
@@ -39,7 +39,16 @@ PolicySettings = Annotated[
 ]
 
 
+_RECORDING = ("policy", "policy_settings", "tasks", "num_episodes", "max_turns", "seed", "with_progress")
+"""Parameters of `act` that only recording has."""
+_SAMPLING = ("tokenizer", "api_key", "temperature", "max_new_tokens", "max_episode_tokens")
+"""Parameters of `eval` that only engines have."""
+_LISTING = ("environment", "split", "filters", "task_seed")
+"""Parameters of `eval` that choose among the tasks that a server lists."""
+
+
 def act(
+    context: typer.Context,
     config_path: ConfigPath = None,
     overrides: Overrides = None,
     dry_run: DryRun = False,
@@ -60,6 +69,11 @@ def act(
     with_progress: Annotated[bool, typer.Option("--with-progress", help="Record progress too.")] = False,
 ) -> None:
     """Play episodes for a learner, or record demonstrations with --record."""
+    if record is None:
+        because = "the learner says what a pool plays; it belongs to --record FILE"
+        refuse_given(context, _RECORDING, because=because)
+    else:
+        refuse_given(context, ["ready_file"], because="--record serves nobody")
     overrides = [*(overrides or []), *([f"env_server.address={server}"] if server else [])]
     config = begin(
         ActConfig, table="act", path=config_path, overrides=overrides, dry_run=dry_run, log_format=log_format
@@ -120,6 +134,7 @@ def _record(
 
 
 def evaluate(
+    context: typer.Context,
     policy: Annotated[
         str, typer.Option("--policy", help="random, oracle, scripted:FILE, a demonstrator, or engine addresses.")
     ],
@@ -158,8 +173,6 @@ def evaluate(
     from clients.panel import PanelOptions
     from clients.progress import episode_progress
 
-    config = _eval_config(config_path, overrides, server, tokenizer, log_format)
-    panel = _panel(tasks, environment, split, filters, skip=skip, limit=limit, task_seed=task_seed)
     choice = PolicyChoice(
         name=policy,
         settings=_settings(policy_settings),
@@ -168,11 +181,24 @@ def evaluate(
         max_episode_tokens=max_episode_tokens,
         api_key=api_key,
     )
+    if choice.engine_urls:
+        refuse_given(context, ["policy_settings"], because="an engine has no settings of a text policy")
+    else:
+        refuse_given(context, _SAMPLING, because=f"the text policy {policy} asks no engine")
+    if tasks is not None:
+        refuse_given(context, _LISTING, because="--tasks FILE names the tasks, with their seeds")
+    config = _eval_config(config_path, overrides, server, tokenizer, log_format)
+    panel = _panel(tasks, environment, split, filters, skip=skip, limit=limit, task_seed=task_seed)
     options = PanelOptions(seed=seed, concurrency=concurrency, max_turns=max_turns)
     with episode_progress(f"evaluating {policy}") as progress:
         work = run_evaluation(config, choice, panel, options, on_start=progress.expect, on_outcome=progress.add)
         evaluation, outcomes = asyncio.run(work)
-    facts: dict[str, object] = {"policy": policy, "temperature": temperature, "seed": seed, "max_turns": max_turns}
+    facts: dict[str, object] = {
+        "policy": policy,
+        "temperature": temperature if choice.engine_urls else None,
+        "seed": seed,
+        "max_turns": max_turns,
+    }
     _write(evaluation, outcomes, facts, out=out, record=record)
     _report(evaluation, facts, as_json=as_json)
     if evaluation.failed:
@@ -183,7 +209,9 @@ def _report(evaluation: Evaluation, facts: Mapping[str, object], *, as_json: boo
     if as_json:
         typer.echo(json.dumps({**facts, **evaluation.to_json()}))
     else:
-        _show(evaluation, title=f"{facts['policy']} at temperature {facts['temperature']:g}")
+        temperature = facts["temperature"]
+        of_engines = "" if temperature is None else f" at temperature {temperature:g}"
+        _show(evaluation, title=f"{facts['policy']}{of_engines}")
 
 
 def _write(
@@ -203,6 +231,7 @@ def _write(
 
 
 def play(
+    context: typer.Context,
     environment: Annotated[str, typer.Option("--env", help="Environment to play.")],
     task_id: Annotated[str, typer.Option("--task", help="Task id; default: the first of the split.")] = "",
     split: Split = "train",
@@ -215,6 +244,8 @@ def play(
     server: Server = None,
 ) -> None:
     """Play a game by hand."""
+    if task_id:
+        refuse_given(context, ["split", "filters"], because="--task names the task")
     from clients.play import play_by_hand
 
     config = _eval_config(config_path, overrides, server, None, LogFormat.PRETTY)
@@ -249,6 +280,7 @@ def list_environments(
 
 @envs.command("tasks")
 def list_tasks(
+    context: typer.Context,
     environment: Annotated[str, typer.Option("--env", help="Environment.")],
     split: Split = "train",
     filters: Filters = None,
@@ -262,6 +294,8 @@ def list_tasks(
     overrides: Overrides = None,
 ) -> None:
     """List tasks as the lines of a task file."""
+    if out is None:
+        refuse_given(context, ["append"], because="without --out the tasks are printed")
     from clients.listing import write_entries
 
     config = _eval_config(config_path, overrides, server, None, LogFormat.PRETTY)
@@ -283,6 +317,60 @@ def prepare_tasks(
 
     config = _eval_config(config_path, overrides, server, None, LogFormat.PRETTY)
     prepare(config.env_server, read_tasks(tasks), concurrency=concurrency)
+
+
+@envs.command("check")
+def check_environment(
+    name: Annotated[str, typer.Argument(help="Environment, by name or package.module:Class.")],
+    only: Annotated[list[str] | None, typer.Option("--only", help="Run this check; repeatable.")] = None,
+    knobs: Annotated[list[str] | None, typer.Option("--knob", help="name=value of every episode; repeatable.")] = None,
+    filters: Filters = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of all episodes and actions.")] = 0,
+    tasks_per_split: Annotated[int, typer.Option("--tasks-per-split", min=1, help="Tasks played of every split.")] = 2,
+    neighbours: Annotated[int, typer.Option("--neighbours", min=1, help="Episodes beside the one looked at.")] = 64,
+    random_episodes: Annotated[int, typer.Option("--random-episodes", min=1, help="Episodes played at random.")] = 24,
+    resets: Annotated[int, typer.Option("--resets", min=1, help="Resets over which nothing may grow.")] = 2000,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.0, help="Time after which the resets end.")] = 60.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
+) -> None:
+    """Check that an environment keeps what every environment promises; exit code 1 if a check fails."""
+    from clients.conformance.report import print_json, print_line
+    from clients.conformance.subject import SuiteOptions
+    from clients.conformance.suite import check_environment as run_suite
+
+    configure_logging(LogFormat.PRETTY, daemon="check")
+    options = SuiteOptions(
+        seed=seed,
+        knobs=_values(knobs, "--knob"),
+        filters=_pairs(filters, "--filter"),
+        tasks_per_split=tasks_per_split,
+        num_neighbours=neighbours,
+        num_random_episodes=random_episodes,
+        num_resets=resets,
+        seconds=seconds,
+    )
+    report = run_suite(name, options, names=only or (), on_report=(lambda line: None) if as_json else print_line)
+    if as_json:
+        print_json(report)
+    if not report.has_passed:
+        raise typer.Exit(1)
+
+
+@envs.command("new")
+def new_environment(
+    name: Annotated[str, typer.Argument(help="Name of the environment: lower case letters, digits and _.")],
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="Folder to make; default: the name, in the current folder.")
+    ] = None,
+) -> None:
+    """Write a package with an environment of your own that passes `longturn envs check`."""
+    from clients.scaffold import write_scaffold
+
+    written = write_scaffold(name, folder or Path(name))
+    for path in written:
+        typer.echo(str(path))
+    root = written[0].parent
+    typer.echo(f"next: pip install -e {root} && longturn envs check {name} && pytest {root}", err=True)
 
 
 def _eval_config(
@@ -338,7 +426,11 @@ def _pairs(texts: Sequence[str] | None, option: str) -> dict[str, str]:
 
 
 def _settings(texts: Sequence[str] | None) -> dict[str, KnobValue]:
-    return {name: _value(text) for name, text in _pairs(texts, "--policy-set").items()}
+    return _values(texts, "--policy-set")
+
+
+def _values(texts: Sequence[str] | None, option: str) -> dict[str, KnobValue]:
+    return {name: _value(text) for name, text in _pairs(texts, option).items()}
 
 
 def _value(text: str) -> KnobValue:

@@ -2,20 +2,56 @@
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field, SecretStr
+from pydantic import ConfigDict, Field, SecretStr, model_validator
 
 from longturn.config import Config
+
+
+class ClientTlsConfig(Config):
+    """Encryption towards an env server. Files are PEM."""
+
+    enabled: bool = False
+    """Encrypt the connection; each of the settings below implies it."""
+    ca: Path | None = None
+    """Authority that must have signed the server's certificate; left out: those gRPC knows."""
+    certificate: Path | None = None
+    """This client's certificate, for servers that demand one."""
+    key: Path | None = None
+    """The certificate's private key."""
+    server_name: str = ""
+    """Name that the server's certificate must have; empty: the host of the address."""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self.enabled or self.ca is not None or self.certificate is not None or bool(self.server_name)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("tls.certificate and tls.key belong together; set both or neither")
+        return self
 
 
 class EnvClientConfig(Config):
     """How to reach an env server, and how patient to be."""
 
+    model_config = ConfigDict(hide_input_in_errors=True)  # a token may be among it
+
     address: str = "127.0.0.1:50051"
     """host:port of the env server (`longturn serve`)."""
     token: SecretStr = SecretStr("")
     """Bearer token; empty: none is sent."""
+    token_file: Path | None = None
+    """File that holds the bearer token, alone or behind a name; read for every connection, and preferred to `token`."""
+    tls: ClientTlsConfig = ClientTlsConfig()
+    """Encryption."""
+    insecure: bool = False
+    """Send the token unencrypted to another machine."""
     client_id: str = Field(default="", max_length=128)
     """Name in the server's limits and logs; empty: made from host and process id."""
     connect_budget_s: float = Field(default=60.0, gt=0)
@@ -36,6 +72,27 @@ class EnvClientConfig(Config):
     """Seconds between HTTP/2 pings; 0: none. Leave it off behind proxies that swallow pings."""
     data_hashes: dict[str, str] = Field(default_factory=dict)
     """Data hash that each named environment must have; others are pinned when they are first met."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        has_token = bool(self.token.get_secret_value()) or self.token_file is not None
+        if has_token and not (self.tls.is_used or self.insecure or _is_here(self.address)):
+            raise ValueError(
+                f"the token would travel unencrypted to {self.address}; set env_server.tls.ca (or .tls.enabled),"
+                " or env_server.insecure = true to send it all the same"
+            )
+        return self
+
+
+def _is_here(address: str) -> bool:
+    """Whether an address is on this machine."""
+    if address.startswith("unix:"):
+        return True
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class SglangConfig(Config):
@@ -92,9 +149,9 @@ class ActConfig(Config):
     """How prompts are built."""
     dispatch: DispatchConfig = DispatchConfig()
     """The learner to play for."""
-    status_port: int = Field(default=0, ge=0)
+    status_port: int = Field(default=0, ge=0, le=65535)
     """Port of the status service on loopback; 0 takes a free one."""
-    metrics_port: int | None = Field(default=None, ge=0)
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
     """Port of /metrics on loopback; absent: none."""
     metrics_interval_s: float = Field(default=10.0, gt=0)
     """Seconds between rows in metrics/."""

@@ -22,11 +22,10 @@ import time
 from collections.abc import Mapping
 from types import TracebackType
 
-import grpc
-
 from clients.calls import Peer, error_from_call
 from clients.catalog import EnvironmentInfo, ServerInfo, TaskInfo
 from clients.config import EnvClientConfig
+from clients.credentials import Credentials
 from clients.episode import RemoteEpisode
 from clients.lookup import Lookup
 from clients.play_stream import OwnedEpisode, PlayCallType, PlayStream
@@ -51,8 +50,7 @@ class EnvClient:
         self._peer = Peer(
             name="env_server", address=config.address, setting="env_server.address", command="longturn serve"
         )
-        token = config.token.get_secret_value()
-        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._credentials = Credentials(config)
         self._client_id = config.client_id or f"{platform.node()}-{os.getpid()}-{secrets.token_hex(3)}"[:128]
         self._refused_wait = SharedWait(board, "env_server", budget_s=config.refused_budget_s)
         self._data_hashes = dict(config.data_hashes)
@@ -61,9 +59,11 @@ class EnvClient:
 
     async def __aenter__(self) -> EnvClient:
         """Connect; raise UnreachableError once `connect_budget_s` is spent, ConfigError on a protocol mismatch."""
-        self._channel = grpc.aio.insecure_channel(self._config.address, options=_channel_options(self._config))
+        self._channel = self._credentials.channel(_channel_options(self._config))
         self._stub = environment_pb2_grpc.EnvironmentServiceStub(self._channel)
-        self._lookup = Lookup(self._stub, self._config, peer=self._peer, metadata=self._metadata, board=self._board)
+        self._lookup = Lookup(
+            self._stub, self._config, peer=self._peer, credentials=self._credentials, board=self._board
+        )
         try:
             await self._connect()
         except BaseException:
@@ -259,7 +259,7 @@ class EnvClient:
         self._info = await self._lookup.server_info()
 
     def _open_stream(self) -> PlayCallType:
-        return self._stub.Play(metadata=self._metadata)
+        return self._stub.Play(metadata=self._credentials.metadata())
 
     def _check_data(self, environment: str, episode: RemoteEpisode) -> None:
         pinned = self._data_hashes.setdefault(environment, episode.data_hash)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from clients.policies.selection import make_text_policy
 from clients.policies.sglang import SglangPolicy
 from clients.recording import text_player
 from clients.renderer import load_tag_renderer
+from longturn.disk import write_json
 from longturn.errors import ConfigError
 from longturn.metrics import Metrics
 from longturn.records import KnobValue, SamplingParams, Trajectory
@@ -131,26 +131,23 @@ def write_results(path: Path, evaluation: Evaluation, outcomes: Sequence[Outcome
         **evaluation.to_json(),
         "panel": [_row(outcome) for outcome in outcomes],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(document, indent=1), encoding="utf-8")
-    partial.replace(path)
+    write_json(path, document)
 
 
 def write_trajectories(path: Path, outcomes: Sequence[Outcome]) -> None:
     """Write the trajectories of a panel."""
     with TrajectoryWriter(path) as writer:
         for outcome in outcomes:
-            if outcome.trajectory is not None:
-                writer.write(outcome.trajectory)
+            if isinstance(outcome.result, Trajectory):
+                writer.write(outcome.result)
 
 
 def _row(outcome: Outcome) -> dict[str, object]:
     entry = outcome.entry
     row: dict[str, object] = {"task_id": entry.task.task_id, "seed": entry.seed, "kind": entry.kind}
-    if outcome.trajectory is None:
-        return {**row, "failure": outcome.failure.reason if outcome.failure else "UNKNOWN"}
-    return {**row, **_result(outcome.trajectory)}
+    if isinstance(outcome.result, Trajectory):
+        return {**row, **_result(outcome.result)}
+    return {**row, "failure": outcome.result.reason}
 
 
 def _result(trajectory: Trajectory) -> dict[str, object]:

@@ -8,27 +8,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from clients.panel import Outcome
+from longturn.intervals import wilson
 from longturn.records import Trajectory
-
-_Z95 = 1.959963984540054
-"""97.5 % quantile of the normal distribution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Results of some episodes."""
+    """Results of some episodes; a mean over nothing is None."""
 
     episodes: int
-    success: float
+    success: float | None
     ci95: tuple[float, float]
     """Wilson score interval of the success rate."""
-    score_mean: float
-    return_mean: float
-    turns_mean: float
-    completion_tokens_mean: float
-    format_valid_share: float
+    score_mean: float | None
+    return_mean: float | None
+    turns_mean: float | None
+    completion_tokens_mean: float | None
+    format_valid_share: float | None
     """Share of turns whose completion had the required form."""
-    action_valid_share: float
+    action_valid_share: float | None
     """Share of turns whose action the environment could use."""
 
     def to_json(self) -> dict[str, object]:
@@ -70,37 +68,23 @@ class Evaluation:
         }
 
 
-def wilson_interval(num_success: int, num_episodes: int) -> tuple[float, float]:
-    """The 95 % Wilson score interval of a share (Wilson 1927); (0, 1) without episodes."""
-    if num_episodes == 0:
-        return (0.0, 1.0)
-    share, z2 = num_success / num_episodes, _Z95**2
-    centre = (share + z2 / (2 * num_episodes)) / (1 + z2 / num_episodes)
-    spread = share * (1 - share) / num_episodes + z2 / (4 * num_episodes**2)
-    half = _Z95 * math.sqrt(spread) / (1 + z2 / num_episodes)
-    # Rounding must not keep the ends from 0 and 1 where the formula reaches them.
-    low = 0.0 if num_success == 0 else centre - half
-    high = 1.0 if num_success == num_episodes else centre + half
-    return (low, high)
-
-
 def summarise(outcomes: Iterable[Outcome]) -> Evaluation:
     """Count a panel."""
     trajectories: list[Trajectory] = []
     by_kind: defaultdict[str, list[Trajectory]] = defaultdict(list)
     failed: Counter[str] = Counter()
     for outcome in outcomes:
-        if outcome.trajectory is None:
-            failed[outcome.failure.reason if outcome.failure else "UNKNOWN"] += 1
-            continue
-        trajectories.append(outcome.trajectory)
-        by_kind[outcome.entry.kind or outcome.entry.task.environment].append(outcome.trajectory)
+        if isinstance(outcome.result, Trajectory):
+            trajectories.append(outcome.result)
+            by_kind[outcome.entry.kind or outcome.entry.task.environment].append(outcome.result)
+        else:
+            failed[outcome.result.reason] += 1
     return Evaluation(
         score=_score(trajectories),
         by_kind={kind: _score(members) for kind, members in by_kind.items()},
         failed=dict(failed),
         end_causes=dict(Counter(_ending(trajectory) for trajectory in trajectories)),
-        policy_versions=tuple(sorted({version for item in trajectories for version in _versions(item)})),
+        policy_versions=tuple(sorted({version for item in trajectories for version in item.policy_versions})),
     )
 
 
@@ -109,8 +93,8 @@ def _score(trajectories: Sequence[Trajectory]) -> Score:
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     return Score(
         episodes=len(trajectories),
-        success=num_success / max(len(trajectories), 1),
-        ci95=wilson_interval(num_success, len(trajectories)),
+        success=_mean([trajectory.success for trajectory in trajectories]),
+        ci95=wilson(num_success, len(trajectories)),
         score_mean=_mean([trajectory.score for trajectory in trajectories]),
         return_mean=_mean([trajectory.episode_return for trajectory in trajectories]),
         turns_mean=_mean([len(trajectory.turns) for trajectory in trajectories]),
@@ -120,13 +104,9 @@ def _score(trajectories: Sequence[Trajectory]) -> Score:
     )
 
 
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / max(len(values), 1)
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
 
 
 def _ending(trajectory: Trajectory) -> str:
     return trajectory.end_cause.name if trajectory.end_cause else trajectory.status.name
-
-
-def _versions(trajectory: Trajectory) -> set[int]:
-    return {span.policy_version for turn in trajectory.turns for span in turn.policy_spans}

@@ -17,6 +17,7 @@ from clients.catalog import (
     task_info_from_proto,
 )
 from clients.config import EnvClientConfig
+from clients.credentials import Credentials
 from clients.episode import RemoteEpisode
 from longturn.errors import CallRefusedError, ConfigError
 from longturn.protocol import ENVIRONMENT_PROTOCOL_VERSION
@@ -38,13 +39,13 @@ class Lookup:
         config: EnvClientConfig,
         *,
         peer: Peer,
-        metadata: tuple[tuple[str, str], ...],
+        credentials: Credentials,
         board: StatusBoard | None,
     ) -> None:
         self._stub = stub
         self._config = config
         self._peer = peer
-        self._metadata = metadata
+        self._credentials = credentials
         self._board = board
         self._environments: dict[str, EnvironmentInfo] | None = None
 
@@ -109,7 +110,8 @@ class Lookup:
     ) -> ResponseT:
         async def attempt() -> ResponseT:
             try:
-                return await method(request, timeout=timeout_s or self._config.call_timeout_s, metadata=self._metadata)
+                metadata = self._credentials.metadata()
+                return await method(request, timeout=timeout_s or self._config.call_timeout_s, metadata=metadata)
             except grpc.aio.AioRpcError as error:
                 raise error_from_rpc(error, self._peer) from error
 

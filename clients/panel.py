@@ -24,6 +24,8 @@ from longturn.task_file import TaskEntry
 logger = logging.getLogger(__name__)
 
 _LASTING_REASONS = frozenset({"NO_ORACLE", "ENGINE_REFUSED", "NO_ENGINE"})
+_MAX_RETRIES = 2
+"""Fresh episodes an entry may take after one that broke."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,19 +48,15 @@ class PanelOptions:
     """Seeds the policy; entry i plays with a value derived from it."""
     concurrency: int = 32
     max_turns: int = 0
-    max_episode_s: float = 0.0
     with_progress: bool = False
-    max_retries: int = 2
-    """Fresh episodes an entry may take after one that broke."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of an entry: exactly one of the two is set."""
+    """What became of an entry: a trajectory that the policy brought to an end, or why there is none."""
 
     entry: TaskEntry
-    trajectory: Trajectory | None = None
-    failure: LongturnError | None = None
+    result: Trajectory | LongturnError
 
 
 async def play_panel(
@@ -97,12 +95,12 @@ async def _play_entry(index: int, entry: TaskEntry, player: Player, actor: Actor
     while True:
         result = await _try_once(index, retry_index, entry, player, actor, options)
         if isinstance(result, Trajectory):
-            return Outcome(entry=entry, trajectory=result)
+            return Outcome(entry=entry, result=result)
         logger.warning("episode broke", extra={"task_id": entry.task.task_id, "cause": str(result)})
         if isinstance(result, UnreachableError) or result.reason in _LASTING_REASONS:
             raise result
-        if retry_index == options.max_retries:
-            return Outcome(entry=entry, failure=result)
+        if retry_index == _MAX_RETRIES:
+            return Outcome(entry=entry, result=result)
         retry_index += 1
         await asyncio.sleep(backoff.delay_s(retry_index))
 
@@ -125,7 +123,6 @@ def _plan(entry: TaskEntry, seed: int, retry_index: int, player: Player, options
         seed=entry.seed,
         task_kind=entry.kind,
         max_turns=options.max_turns,
-        max_episode_s=options.max_episode_s,
         with_progress=options.with_progress,
         with_oracle=player.needs_oracle,
         retry_index=retry_index,

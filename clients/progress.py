@@ -11,6 +11,7 @@ from rich.table import Table
 
 from clients.evaluation import Evaluation, Score
 from clients.panel import Outcome
+from longturn.records import Trajectory
 
 
 class EpisodeProgress:
@@ -29,7 +30,7 @@ class EpisodeProgress:
     def add(self, outcome: Outcome) -> None:
         """One more ended."""
         self._num_done += 1
-        self._num_success += outcome.trajectory is not None and outcome.trajectory.success
+        self._num_success += isinstance(outcome.result, Trajectory) and outcome.result.success
         self._progress.update(self._bar, advance=1, facts=f"success {self._num_success / self._num_done:.2f} so far")
 
     def advance(self) -> None:
@@ -72,10 +73,14 @@ def _cells(score: Score) -> tuple[str, ...]:
     low, high = score.ci95
     return (
         str(score.episodes),
-        f"{score.success:.3f}",
+        _shown(score.success, 3),
         f"{low:.2f} - {high:.2f}",
-        f"{score.score_mean:.3f}",
-        f"{score.turns_mean:.1f}",
-        f"{score.action_valid_share:.3f}",
-        f"{score.format_valid_share:.3f}",
+        _shown(score.score_mean, 3),
+        _shown(score.turns_mean, 1),
+        _shown(score.action_valid_share, 3),
+        _shown(score.format_valid_share, 3),
     )
+
+
+def _shown(value: float | None, num_digits: int) -> str:
+    return "-" if value is None else f"{value:.{num_digits}f}"

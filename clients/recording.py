@@ -13,7 +13,6 @@ from clients.environment import EnvClient
 from clients.evaluation import Evaluation, summarise
 from clients.panel import Outcome, PanelOptions, Player, play_panel
 from clients.policies.base import TextPolicy
-from longturn.errors import LongturnError
 from longturn.metrics import Metrics
 from longturn.records import Trajectory
 from longturn.task_file import TaskEntry
@@ -54,6 +53,6 @@ async def record(
 
 
 def _trajectory(outcome: Outcome) -> Trajectory:
-    if outcome.trajectory is None:
-        raise outcome.failure or LongturnError("an entry has neither trajectory nor failure")
-    return outcome.trajectory
+    if isinstance(outcome.result, Trajectory):
+        return outcome.result
+    raise outcome.result

@@ -24,7 +24,15 @@ from tokenizers import Tokenizer
 
 from longturn.errors import ConfigError
 from longturn.records import RenderMode, TokenSpan
-from longturn.tag_format import ACTION_END_TAG, ACTION_TAG, OBSERVATION_TAG, TAGS, THINK_END_TAG, THINK_TAG
+from longturn.tag_format import (
+    ACTION_END_TAG,
+    ACTION_TAG,
+    MAX_CLOSING_TOKENS,
+    OBSERVATION_TAG,
+    TAGS,
+    THINK_END_TAG,
+    THINK_TAG,
+)
 
 CUT_MARK = "[...]"
 _MAX_CHARACTERS_PER_TOKEN = 64
@@ -78,7 +86,7 @@ class TagRenderer:
     """The plain tag format."""
 
     mode = RenderMode.APPEND
-    max_closing_tokens = 3
+    max_closing_tokens = MAX_CLOSING_TOKENS
 
     def __init__(self, tokenizer: Tokenizer, *, tokenizer_hash: str, max_observation_tokens: int) -> None:
         """Raise ConfigError if a tag is not one token of the tokenizer, or the budget is below 16 tokens."""
@@ -173,7 +181,7 @@ class TagRenderer:
         return kept, neutral != clean or len(kept) != len(ids)
 
     def _cut(self, ids: list[int]) -> list[int]:
-        """Keep both ends: text worlds name the place first and the exits last."""
+        """Keep both ends: text environments name the place first and the exits last."""
         num_kept = self._max_observation_tokens - len(self._cut_ids)
         num_tail = num_kept // 2
         return [*ids[: num_kept - num_tail], *self._cut_ids, *ids[len(ids) - num_tail :]]

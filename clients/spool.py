@@ -9,23 +9,17 @@ from __future__ import annotations
 import fcntl
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
 from longturn.codec import identity_from_proto, identity_to_proto
+from longturn.disk import naming, write_whole
 from longturn.errors import ConfigError, LongturnError, WireError
 from longturn.records import TrajectoryIdentity
 from longturn.v1 import dispatch_pb2
 
 _SUFFIX = ".submission"
-
-
-class SpoolError(LongturnError):
-    """The folder cannot be used any more, as on a full disk; the message names it."""
-
-    reason = "SPOOL_FAILED"
 
 
 class Spool:
@@ -34,10 +28,11 @@ class Spool:
     def __init__(self, folder: Path) -> None:
         """Open a folder and read what an earlier life left; raise ConfigError if another process uses it.
 
-        This and all other methods raise SpoolError if the disk refuses.
+        This and all other methods raise DiskError if the disk refuses; nothing acknowledged is lost then, and what was
+        not kept is played again.
         """
         self._folder = folder
-        with _disk(folder):
+        with naming(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = (folder / "lock").open("w")
         try:
@@ -47,16 +42,16 @@ class Spool:
             raise ConfigError(
                 f"another actor pool uses {folder}; give each pool of a run its own name with act.pool_id"
             ) from error
-        self._submissions = {identity_from_proto(message.identity): message for message in self._read_all()}
+        try:
+            self._submissions = {identity_from_proto(message.identity): message for message in self._read_all()}
+        except LongturnError:
+            self.close()
+            raise
 
     def add(self, identity: TrajectoryIdentity, trajectory: bytes) -> dispatch_pb2.SubmitTrajectory:
         """Keep a serialised trajectory and return the message that submits it."""
         message = dispatch_pb2.SubmitTrajectory(trajectory=trajectory, identity=identity_to_proto(identity))
-        path = self._path(identity)
-        partial = path.with_suffix(".partial")
-        with _disk(path):
-            partial.write_bytes(message.SerializeToString())
-            partial.replace(path)
+        write_whole(self._path(identity), message.SerializeToString(), make_folder=False)
         self._submissions[identity] = message
         return message
 
@@ -64,7 +59,7 @@ class Spool:
         """Forget an acknowledged trajectory; unknown ones are acks that came twice."""
         if self._submissions.pop(identity, None) is not None:
             path = self._path(identity)
-            with _disk(path):
+            with naming(path):
                 path.unlink(missing_ok=True)
 
     def __len__(self) -> int:
@@ -89,23 +84,12 @@ class Spool:
         return self._folder / f"{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}{_SUFFIX}"
 
     def _read_all(self) -> Iterator[dispatch_pb2.SubmitTrajectory]:
-        with _disk(self._folder):
+        with naming(self._folder):
             files = sorted(self._folder.glob(f"*{_SUFFIX}"), key=lambda path: path.stat().st_mtime_ns)
         for path in files:
-            with _disk(path):
+            with naming(path):
                 data = path.read_bytes()
             try:
                 yield dispatch_pb2.SubmitTrajectory.FromString(data)
             except DecodeError as error:
                 raise WireError(f"{path} is damaged; delete it to go on without its trajectory") from error
-
-
-@contextmanager
-def _disk(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise SpoolError(
-            f"{path} cannot be used ({error.strerror}); free space and start the pool again: nothing acked is lost, "
-            "what was not kept is played again"
-        ) from error

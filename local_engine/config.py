@@ -37,7 +37,7 @@ class EngineConfig(Config):
     device: str = "cpu"
     """`cpu`, `cuda` or `cuda:N`."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Compute and cache dtype; `auto` follows config.json."""
+    """Compute and cache dtype; `auto` follows config.json, where it names one of these two."""
     num_threads: Count = 1
     """Torch threads. More than one pays only on idle cores."""
     context_tokens: Annotated[int, Ge(0)] = 0

@@ -69,11 +69,6 @@ class Decoder:
     def vocab_size(self) -> int:
         return self._config.vocab_size
 
-    @property
-    def memory_bytes(self) -> int:
-        """Size of the key-value memory."""
-        return self._memory.nbytes
-
     def verify(self, tensors: Mapping[str, Tensor]) -> None:
         self._parameters.verify(tensors)
 

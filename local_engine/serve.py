@@ -21,13 +21,13 @@ from local_engine.errors import StartError
 from local_engine.model import Model, load_model
 from local_engine.server import EngineServer
 from local_engine.update import WeightUpdates
+from longturn.addresses import is_loopback
 from longturn.metrics import Metrics
 from longturn.ready import write_ready
 from longturn.status import StatusBoard, StatusServer
 
 logger = logging.getLogger(__name__)
 
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 KEY_VARIABLE = "LONGTURN_ENGINE_KEY"
 SHUTDOWN_TIMEOUT_S = 2.0
 
@@ -49,7 +49,7 @@ def read_key(config: EngineConfig) -> str:
         except OSError as error:
             raise StartError(f"cannot read engine.api_key_file: {error}") from error
     key = key or os.environ.get(KEY_VARIABLE, "")
-    if not key and config.host not in LOOPBACK:
+    if not key and not is_loopback(config.host):
         raise StartError(f"engine.host {config.host} is not loopback: set engine.api_key_file or {KEY_VARIABLE}")
     return key
 

@@ -43,11 +43,6 @@ class SlotTable:
         """Positions held by requests that run now."""
         return int(self.lengths[self._has_owner].sum())
 
-    @property
-    def num_cached_tokens(self) -> int:
-        """Positions of finished requests that may be reused."""
-        return int(self.lengths[~self._has_owner].sum())
-
     def offer(self, prompt: NDArray[np.int32], *, namespace: str, max_reused: int) -> SlotOffer | None:
         """The best free slot for a prompt, or None if every slot has an owner. Changes nothing.
 

@@ -20,14 +20,17 @@ class TextCodec:
 
     @classmethod
     def from_folder(cls, folder: Path) -> "TextCodec":
-        """Read `tokenizer.json`; raise `StartError` if it is not there."""
+        """Read `tokenizer.json`; raise `StartError` if it is not there or damaged."""
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise StartError(
                 f"no tokenizer.json in {folder}; put one there, or set engine.skip_tokenizer_init = true to serve "
                 "token ids only"
             )
-        return cls(Tokenizer.from_file(str(path)))
+        try:
+            return cls(Tokenizer.from_file(str(path)))
+        except Exception as error:  # the library raises bare Exception for every fault of the file
+            raise StartError(f"{path} is no tokenizer.json of the tokenizers library: {error}; restore it") from error
 
     @property
     def vocab_size(self) -> int:

@@ -1,7 +1,6 @@
 """Finds and reads weight folders: safetensors only, only below the weights root, whole or not at all."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any  # config.json is free-form; decoder_config.py checks what it reads
@@ -12,9 +11,12 @@ from safetensors.torch import load as parse_safetensors
 from torch import Tensor
 
 from local_engine.errors import StartError, WeightsError
+from longturn.disk import DiskError, read_json
+from longturn.errors import ConfigError
 
 MARKER_NAME = "COMPLETE"
 INDEX_NAME = "model.safetensors.index.json"
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -24,24 +26,28 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise StartError(f"no config.json in {folder}; engine.model_path must name a Hugging Face model folder")
-    try:
-        parsed = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise StartError(f"{path} is not JSON: {error}") from error
-    if not isinstance(parsed, dict):
-        raise StartError(f"{path} does not hold a JSON object")
-    return parsed
+    return _json_object(path)
 
 
 def eos_token_ids(folder: Path, raw: Mapping[str, Any]) -> frozenset[int]:
-    """Ids that end a text, from `config.json` and `generation_config.json`."""
+    """Ids that end a text, from `config.json` and `generation_config.json`; `StartError` if they are none."""
     path = folder / "generation_config.json"
-    generation = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    generation = _json_object(path) if path.is_file() else {}
     ids: set[int] = set()
     for source in (raw, generation):
         value = source.get("eos_token_id")
-        ids |= set(value) if isinstance(value, list) else set() if value is None else {int(value)}
+        listed = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(isinstance(index, int) for index in listed):
+            raise StartError(f"eos_token_id of the model in {folder} is {value!r}, which is no token id; restore it")
+        ids |= set(listed)
     return frozenset(ids)
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    try:
+        return read_json(path, mend="restore it, or set engine.model_path to another folder")
+    except (ConfigError, DiskError) as error:
+        raise StartError(str(error)) from error
 
 
 def resolve_folder(model_path: str, weights_root: Path | None) -> Path:
@@ -86,8 +92,8 @@ def weight_files(folder: Path) -> list[Path]:
     index = folder / INDEX_NAME
     if index.is_file():
         try:
-            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (json.JSONDecodeError, KeyError, AttributeError) as error:
+            names = sorted(set(read_json(index, mend="")["weight_map"].values()))
+        except (ConfigError, DiskError, KeyError, AttributeError, TypeError) as error:
             raise WeightsError(f"{INDEX_NAME} has no weight_map") from error
         paths = [folder / str(name) for name in names]
     else:
@@ -105,9 +111,9 @@ def read_marker(folder: Path) -> dict[str, str] | None:
     if not path.is_file():
         return None
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))["sha256"]
+        table = read_json(path, mend="")["sha256"]
         return {str(name): str(digest) for name, digest in table.items()}
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (ConfigError, DiskError, KeyError, AttributeError) as error:
         raise WeightsError(f'{MARKER_NAME} must be an object with a table "sha256"') from error
 
 
@@ -120,7 +126,14 @@ def verify_checksum(name: str, content: bytes, checksums: Mapping[str, str]) -> 
 
 
 def dtype_named(name: str, raw: Mapping[str, Any]) -> torch.dtype:
-    """The dtype to compute in; "auto" follows the checkpoint where that is float32 or bfloat16, else float32."""
+    """The dtype to compute in; "auto" is that of `config.json`, float32 where it has none.
+
+    Raises `StartError` for a checkpoint in another one: what is served in its place is for the operator to say.
+    """
     if name == "auto":
         name = str(raw.get("dtype") or raw.get("torch_dtype") or "float32")
-    return torch.bfloat16 if name == "bfloat16" else torch.float32
+    if name not in _DTYPES:
+        raise StartError(
+            f'the checkpoint is in {name}, which is not computed here; set engine.dtype = "float32" or "bfloat16"'
+        )
+    return _DTYPES[name]

@@ -1,1 +1,1 @@
-"""longturn package."""
+"""What all planes share: generated messages, records and codec, settings, the command line, launcher and report."""

@@ -9,27 +9,14 @@ import typer
 from rich.console import Console
 
 from longturn.errors import LongturnError
-
-_EXTRA_BY_MODULE = {
-    "textworld": "server-textworld",
-    "jericho": "server-textworld",
-    "aiohttp": "clients",
-    "tokenizers": "clients",
-    "jinja2": "clients",
-    "torch": "learner",
-    "transformers": "learner",
-    "safetensors": "learner",
-    "tensorboard": "learner",
-    "numpy": "learner",
-    "matplotlib": "report",
-}
+from longturn.extras import extra_for, how_to_install
 
 
 def build_app() -> typer.Typer:
     """Register every command found under the entry point group `longturn.commands`."""
     app = typer.Typer(
         name="longturn",
-        help="Train and evaluate language-model agents on text worlds that take thirty turns and more.",
+        help="Train and evaluate language-model agents on text environments that take thirty turns and more.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -59,10 +46,10 @@ def run_command(app: typer.Typer) -> None:
     except LongturnError as error:
         fail(str(error))
     except ModuleNotFoundError as error:
-        extra = _EXTRA_BY_MODULE.get((error.name or "").partition(".")[0])
+        extra = extra_for(error)
         if extra is None:
             raise
-        fail(f"{error.name} is not installed; run: pip install 'longturn[{extra}]'")
+        fail(f"{error.name} is not installed; {how_to_install(extra)}")
 
 
 def run_single(command: object, name: str) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import textwrap
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -46,9 +47,8 @@ def load_config(
 
 
 def dump_config(config: Config, *, table: str) -> str:
-    """The resolved configuration as TOML; unset optional values are left out."""
-    tree: Mapping[str, object] = config.model_dump(mode="json", exclude_none=True)
-    return tomli_w.dumps({table: tree})
+    """The resolved configuration as TOML, with what each setting means above it; an unset one is a comment."""
+    return "\n".join(_table_lines(config, table)) + "\n"
 
 
 def config_digest(config: Config) -> str:
@@ -63,8 +63,47 @@ def read_toml(path: Path) -> Tree:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ConfigError(f"config file {path} does not exist; give another with --config") from error
-    except tomllib.TOMLDecodeError as error:
+    except OSError as error:
+        raise ConfigError(f"config file {path} cannot be read: {error.strerror}; give another with --config") from error
+    except ValueError as error:  # of TOML or of UTF-8
         raise ConfigError(f"config file {path} is not valid TOML: {error}") from error
+
+
+def _table_lines(config: Config, path: str) -> Iterator[str]:
+    """A table with its settings, then the tables below it."""
+    yield from _comment(type(config).__doc__ or "")
+    yield f"[{path}]"
+    values = config.model_dump(mode="json", exclude_none=True)
+    below: dict[str, Config] = {}
+    for name, field in type(config).model_fields.items():
+        value = getattr(config, name)
+        if isinstance(value, Config):
+            below[name] = value
+            continue
+        yield from _comment(field.description or "")
+        yield f"{name} = {_inline(values[name])}" if name in values else f"# {name} is not set"
+    for name, value in below.items():
+        yield ""
+        yield from _table_lines(value, f"{path}.{name}")
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, width=118, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+
+
+def _inline(value: object) -> str:
+    """A TOML value on one line."""
+    if isinstance(value, dict):
+        parts = [f"{_key(name)} = {_inline(part)}" for name, part in value.items()]
+        return f"{{ {', '.join(parts)} }}" if parts else "{}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_inline, value))}]"
+    return tomli_w.dumps({"value": value}).removeprefix("value = ").rstrip("\n")
+
+
+def _key(name: str) -> str:
+    """A name as TOML spells it, quoted where it must be."""
+    return tomli_w.dumps({name: 0}).removesuffix(" = 0\n")
 
 
 def _read_table(path: Path, table: str) -> Tree:

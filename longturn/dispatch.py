@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import math
 import os
 import socket
@@ -28,10 +27,10 @@ import zmq
 import zmq.asyncio
 from google.protobuf.message import DecodeError
 
+from longturn.addresses import IPC_PATH_LIMIT_BYTES, is_loopback
 from longturn.errors import ConfigError, LongturnError, UnreachableError
 from longturn.v1 import dispatch_pb2
 
-_IPC_PATH_LIMIT_BYTES = 107
 _MAX_IDENTITY_BYTES = 255
 _LONGEST_POLL_S = 60.0
 
@@ -102,29 +101,19 @@ def check_address(address: str) -> None:
     """Raise ConfigError unless the address is an ipc path of usable length or a loopback tcp address."""
     scheme, _, rest = address.partition("://")
     if scheme == "ipc" and rest:
-        if len(os.fsencode(rest)) > _IPC_PATH_LIMIT_BYTES:
+        if len(os.fsencode(rest)) > IPC_PATH_LIMIT_BYTES:
             raise ConfigError(
-                f"dispatch.address: the path {rest!r} is longer than the {_IPC_PATH_LIMIT_BYTES} bytes of a socket "
+                f"dispatch.address: the path {rest!r} is longer than the {IPC_PATH_LIMIT_BYTES} bytes of a socket "
                 "file's name; use a shorter run folder or tcp://127.0.0.1:PORT"
             )
         return
     if scheme != "tcp" or ":" not in rest:
         raise ConfigError(f"dispatch.address must be ipc://PATH or tcp://127.0.0.1:PORT, got {address!r}")
-    host = rest.rpartition(":")[0].strip("[]")
-    if not _is_loopback(host):
+    if not is_loopback(rest.rpartition(":")[0]):
         raise ConfigError(
             f"dispatch.address {address!r} leaves this machine, which needs CURVE keys, and this version has no CURVE; "
             "use ipc://PATH, tcp://127.0.0.1:PORT, or an SSH tunnel to a loopback port"
         )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def wrap(body: Body) -> bytes:

@@ -15,14 +15,9 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
+from longturn.extras import MODULES_BY_EXTRA, how_to_install
+
 _MIN_FREE_BYTES = 2 * 2**30
-_MODULES_BY_EXTRA = {
-    "server-textworld": ("textworld", "jericho"),
-    "clients": ("aiohttp", "tokenizers", "jinja2"),
-    "engine": ("aiohttp", "torch", "transformers", "safetensors"),
-    "learner": ("torch", "transformers", "safetensors", "tokenizers", "numpy", "tensorboard"),
-    "report": ("matplotlib",),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +33,7 @@ class Finding:
 def doctor() -> None:
     """Check this machine for everything `longturn train` needs; exit with code 1 if something needed is missing."""
     console = Console(soft_wrap=True, highlight=False)
-    findings = [check() for check in _CHECKS] + [_extra(extra) for extra in _MODULES_BY_EXTRA]
+    findings = [check() for check in _CHECKS] + [_extra(extra) for extra in MODULES_BY_EXTRA]
     for finding in findings:
         mark = "ok  " if not finding.mend else ("FAIL" if finding.is_needed else "note")
         console.print(f"{mark}  {finding.subject}: {finding.fact}", markup=False)
@@ -64,16 +59,6 @@ def _compiler() -> Finding:
         subject="C compiler",
         fact=path or "not found",
         mend="" if path else "games are interpreted by a library built from source: apt-get install gcc make",
-    )
-
-
-def _java() -> Finding:
-    path = shutil.which("java")
-    return Finding(
-        subject="Java runtime",
-        fact=path or "not found",
-        mend="" if path else "only Java environments need it: apt-get install default-jre-headless",
-        is_needed=False,
     )
 
 
@@ -129,18 +114,17 @@ def _socket_files() -> Finding:
 
 
 def _extra(extra: str) -> Finding:
-    missing = [name for name in _MODULES_BY_EXTRA[extra] if importlib.util.find_spec(name) is None]
+    missing = [name for name in MODULES_BY_EXTRA[extra] if importlib.util.find_spec(name) is None]
     return Finding(
         subject=f"extra {extra}",
         fact=f"missing {', '.join(missing)}" if missing else "installed",
-        mend=f"pip install --constraint constraints/tested.txt 'longturn[{extra}]'" if missing else "",
+        mend=how_to_install(extra) if missing else "",
     )
 
 
 _CHECKS: tuple[Callable[[], Finding], ...] = (
     _python,
     _compiler,
-    _java,
     _cores,
     _threads,
     _disk,

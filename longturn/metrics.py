@@ -1,7 +1,8 @@
 """Counters and gauges of one daemon, on three ways out: Prometheus, JSONL rows, and a snapshot for its status.
 
-Invariant: names look like `plane/noun/measure_unit`; a row is written under the daemon's own step axis, so daemons that
-log at different rates never displace each other's rows. All methods may be called from any thread.
+Invariant: names look like `plane/noun/measure_unit`; every process that writes rows has a file of its own, and every
+row names the axis of its position (learner: batch, policy_version), so rows written at different rates never displace
+each other. All methods may be called from any thread.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from longturn.config import Config, dump_config, load_config
+from longturn.errors import ConfigError
 from longturn.logs import LogFormat, configure_logging
 
 ConfigT = TypeVar("ConfigT", bound=Config)
@@ -17,11 +18,21 @@ ConfigPath = Annotated[Path | None, typer.Option("--config", "-c", help="TOML fi
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", "-s", help="Setting to override, such as --set port=0; repeatable.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings and exit.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings, what each means, and exit.")]
 ReadyFile = Annotated[
     Path | None, typer.Option("--ready-file", help="Write addresses as JSON to this file once serving.")
 ]
 LogFormatOption = Annotated[LogFormat, typer.Option("--log-format", help="How log lines look.")]
+
+
+def refuse_given(context: typer.Context, names: Sequence[str], *, because: str) -> None:
+    """ConfigError for the first of these parameters that the command line gives, which would do nothing `because` of
+    another. Values from the environment are no wish of this command line's.
+    """
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in names and source is not None and source.name == "COMMANDLINE":
+            raise ConfigError(f"{parameter.opts[0]} would do nothing: {because}")
 
 
 def begin(

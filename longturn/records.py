@@ -83,6 +83,11 @@ _LOGPROB_SLACK = 1e-4
 """Float32 rounding may put the logprob of a certain token this far above zero."""
 
 
+def is_logprob(value: float) -> bool:
+    """Whether a number can be the natural logarithm of a probability."""
+    return math.isfinite(value) and value <= _LOGPROB_SLACK
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """Why something broke: a constant and a sentence."""
@@ -211,7 +216,7 @@ class Turn:
         num_tokens = len(self.completion_ids)
         if len(self.behavior_logprobs) != num_tokens:
             raise ValueError(f"{len(self.behavior_logprobs)} logprobs for {num_tokens} completion tokens")
-        if not all(math.isfinite(value) and value <= _LOGPROB_SLACK for value in self.behavior_logprobs):
+        if not all(map(is_logprob, self.behavior_logprobs)):
             raise ValueError("a behavior logprob is positive or not finite")
         if not 0 <= self.num_synthetic_tokens <= num_tokens:
             raise ValueError(f"{self.num_synthetic_tokens} synthetic tokens among {num_tokens}")
@@ -261,7 +266,7 @@ class TrajectoryIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
-    """What produced the completions."""
+    """What produced the completions; name and version are empty where it did not say."""
 
     name: str
     version: str
@@ -312,6 +317,6 @@ class Trajectory:
         return sum(len(turn.completion_ids) - turn.num_synthetic_tokens for turn in self.turns)
 
     @property
-    def oldest_policy_version(self) -> int | None:
-        """The lowest version that sampled a token; None without tokens."""
-        return min((span.policy_version for turn in self.turns for span in turn.policy_spans), default=None)
+    def policy_versions(self) -> frozenset[int]:
+        """Versions that sampled its tokens; empty without tokens."""
+        return frozenset(span.policy_version for turn in self.turns for span in turn.policy_spans)

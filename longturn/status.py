@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from longturn.errors import UnreachableError
+from longturn.errors import ConfigError, UnreachableError
 from longturn.metrics import Metrics
 from longturn.v1 import status_pb2, status_pb2_grpc
 
@@ -100,10 +100,18 @@ class StatusServicer(status_pb2_grpc.StatusServiceServicer):
 class StatusServer:
     """A thread-based gRPC server for daemons that have no gRPC server of their own."""
 
-    def __init__(self, board: StatusBoard, *, port: int = 0) -> None:
-        self._server = grpc.server(ThreadPoolExecutor(max_workers=2, thread_name_prefix="status"))
+    def __init__(self, board: StatusBoard, *, port: int = 0, setting: str = "status_port") -> None:
+        """Serve on a loopback port, 0 for a free one; ConfigError naming `setting` if it is taken."""
+        threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="status")
+        # gRPC would share a port with another daemon and answer for it now and then.
+        self._server = grpc.server(threads, options=[("grpc.so_reuseport", 0)])
         status_pb2_grpc.add_StatusServiceServicer_to_server(StatusServicer(board), self._server)
-        self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        try:
+            self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        except RuntimeError as error:
+            raise ConfigError(
+                f"cannot serve the status on port {port}: it is in use; change {setting} (0 chooses a free one)"
+            ) from error
         self._server.start()
 
     @property

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from longturn.disk import read_json
 from longturn.errors import ConfigError, UnreachableError
 
+if TYPE_CHECKING:
+    from longturn.v1 import status_pb2
+
+_MEND_READY = "remove it and start its daemon again"
 _SHOWN_FACTS = ("run_id", "policy_version", "training_step", "address", "url")
 
 
@@ -33,7 +37,7 @@ def status(
             table.add_row(name, "no answer", "", "", "", str(error))
             continue
         num_answers += 1
-        waits = "\n".join(f"{wait.peer}: {wait.reason} ({wait.waited_s:.1f} s)" for wait in answer.waits) or "nobody"
+        waits = "\n".join(f"{wait.peer}: {wait.reason} ({_waited(wait)})" for wait in answer.waits) or "nobody"
         facts = " ".join(f"{fact}={answer.facts[fact]}" for fact in _SHOWN_FACTS if fact in answer.facts)
         table.add_row(answer.daemon, answer.phase, str(answer.pid), f"{answer.uptime_s:.0f} s", waits, facts)
         if values:
@@ -44,6 +48,11 @@ def status(
         raise UnreachableError(f"no daemon of {target} answers; start it again with `longturn train --resume {target}`")
 
 
+def _waited(wait: status_pb2.Wait) -> str:
+    """Seconds so far, of how many; without a budget the wait has no end of its own."""
+    return f"{wait.waited_s:.1f} of {wait.budget_s:g} s" if wait.budget_s else f"{wait.waited_s:.1f} s"
+
+
 def _addresses(target: str) -> Iterator[tuple[str, str]]:
     folder = Path(target)
     if folder.is_dir():
@@ -51,8 +60,11 @@ def _addresses(target: str) -> Iterator[tuple[str, str]]:
         if not files:
             raise ConfigError(f"{folder}/ready holds no ready file: no daemon of this run has started")
         for file in files:
-            facts = json.loads(file.read_text(encoding="utf-8"))
-            yield file.stem, str(facts.get("status_address") or facts["address"])
+            facts = read_json(file, mend=_MEND_READY)
+            address = facts.get("status_address") or facts.get("address")
+            if not address:
+                raise ConfigError(f"{file} is damaged (it names no address); {_MEND_READY}")
+            yield file.stem, str(address)
     elif ":" in target:
         yield target, target
     else:

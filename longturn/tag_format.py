@@ -13,3 +13,5 @@ THINK_END_TAG = "</think>"
 ACTION_TAG = "<action>"
 ACTION_END_TAG = "</action>"
 TAGS = (OBSERVATION_TAG, THINK_TAG, THINK_END_TAG, ACTION_TAG, ACTION_END_TAG)
+MAX_CLOSING_TOKENS = 3
+"""Most tags that close a completion: `</think>`, `<action>` and `</action>` where it broke off in its reasoning."""

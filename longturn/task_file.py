@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from longturn.disk import write_whole
 from longturn.errors import ConfigError
 from longturn.records import KnobValue, Task
 
@@ -38,6 +39,8 @@ def read_tasks(path: Path) -> tuple[TaskEntry, ...]:
         raise ConfigError(
             f"task file {path} cannot be read ({error.strerror}); write one with `longturn envs tasks --out {path}`"
         ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is no task file: {error}; write one with `longturn envs tasks --out`") from error
     entries = tuple(_entry(path, number, line) for number, line in enumerate(lines, start=1) if line.strip())
     if not entries:
         raise ConfigError(f"task file {path} holds no task; write one with `longturn envs tasks --out {path}`")
@@ -45,12 +48,9 @@ def read_tasks(path: Path) -> tuple[TaskEntry, ...]:
 
 
 def write_tasks(path: Path, entries: Iterable[TaskEntry]) -> int:
-    """Write a task file in one piece and return the number of entries."""
+    """Write a task file in one piece and return the number of entries; DiskError if it cannot be written."""
     lines = [task_line(entry) for entry in entries]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    partial.replace(path)
+    write_whole(path, "".join(f"{line}\n" for line in lines))
     return len(lines)
 
 

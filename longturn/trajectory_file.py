@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -15,19 +16,21 @@ from google.protobuf import proto
 from google.protobuf.message import DecodeError
 
 from longturn.codec import trajectory_from_proto, trajectory_to_proto
+from longturn.disk import whole_file
 from longturn.errors import ConfigError, WireError
 from longturn.records import Trajectory
 from longturn.v1 import trajectory_pb2
 
 
 class TrajectoryWriter:
-    """Writes trajectories beside `path` and moves them there on a clean exit; an exception leaves `path` as it was."""
+    """Writes trajectories beside `path` and moves them there on a clean exit; an exception leaves `path` as it was.
+
+    DiskError if the file cannot be written.
+    """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._path = path
-        self._partial = path.with_name(f".{path.name}.partial")
-        self._file = self._partial.open("wb")
+        self._stack = ExitStack()
+        self._file = self._stack.enter_context(whole_file(path))
         self.num_written = 0
 
     def write(self, trajectory: Trajectory) -> None:
@@ -42,11 +45,7 @@ class TrajectoryWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._file.close()
-        if kind is None:
-            self._partial.replace(self._path)
-        else:
-            self._partial.unlink()
+        self._stack.__exit__(kind, error, traceback)
 
 
 def read_trajectories(path: Path) -> Iterator[Trajectory]:

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from longturn.codec import trajectory_from_bytes
 from longturn.errors import ConfigError
+from longturn.options import refuse_given
 from longturn.records import Trajectory, Turn
 from longturn.report.ledger import open_read_only
 from longturn.trajectory_file import read_trajectories
@@ -43,6 +44,7 @@ class Found:
 
 
 def view(
+    context: typer.Context,
     source: Annotated[Path, typer.Argument(help="Run folder, ledger.db, or a file written by `act --record`.")],
     which: Annotated[
         str | None, typer.Argument(help="GROUP or GROUP/MEMBER to read in full; a number in a recorded file.")
@@ -52,6 +54,10 @@ def view(
     tokens: Annotated[bool, typer.Option("--tokens", help="Also show token ids, logprobs and versions.")] = False,
 ) -> None:
     """List a run's newest trajectories, or read some of them in full."""
+    if which is None:
+        refuse_given(context, ["tokens"], because="they are shown with a trajectory that is read: name it")
+    else:
+        refuse_given(context, ["last"], because=f"all of {which} is shown")
     console = Console(highlight=False, soft_wrap=True)
     found = list(_find(source, which, batch=batch, last=last))
     if not found:
@@ -69,15 +75,19 @@ def _find(source: Path, which: str | None, *, batch: int | None, last: int) -> I
         raise ConfigError(f"{ledger} does not exist; give a run folder, its ledger.db, or a recorded file")
     if ledger.suffix == ".db":
         return _from_ledger(ledger, which, batch=batch, last=last)
+    if batch is not None:
+        raise ConfigError(f"--batch would do nothing: {ledger} is a recorded file, which has no batches")
     return _from_recording(ledger, which, last=last)
 
 
 def _from_ledger(ledger: Path, which: str | None, *, batch: int | None, last: int) -> Iterator[Found]:
-    group, _, member = (which or "").partition("/")
+    group, separator, member = (which or "").partition("/")
+    if separator and not member.isdecimal():
+        raise ConfigError(f"{which!r} names no member: give GROUP or GROUP/NUMBER, such as {group or 't000000.0'}/0")
     arguments = {
         "batch": batch,
         "group": group or None,
-        "member": int(member) if member.isdecimal() else None,
+        "member": int(member) if member else None,
         "limit": last if which is None else -1,
     }
     with open_read_only(ledger) as connection:

@@ -32,7 +32,7 @@ def _buf(*arguments: str) -> subprocess.CompletedProcess[str]:
     beside_python = Path(sys.executable).with_name("buf")
     command = str(beside_python) if beside_python.exists() else shutil.which("buf")
     if command is None:
-        pytest.skip("buf is not installed; run: pip install 'longturn[dev]'")
+        pytest.skip("buf is not installed; run: make install")
     return _run(command, *arguments)
 
 
@@ -51,8 +51,7 @@ def test_the_wire_is_compatible_with_the_last_release() -> None:
         pytest.skip("not a git checkout: the last release cannot be looked up")
     tag = _run("git", "describe", "--tags", "--abbrev=0", "--match", "v*")
     if tag.returncode != 0:
-        sys.stdout.write("no release tag exists yet: nothing to be compatible with\n")
-        return
+        pytest.skip("no release tag exists yet: nothing to be compatible with")
     result = _buf("breaking", "proto", "--against", f".git#tag={tag.stdout.strip()},subdir=proto")
     assert result.returncode == 0, result.stdout + result.stderr
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from longturn.records import EngineInfo, FinishReason, PolicySpan, SamplingParams, StepResult
+from longturn.records import EngineInfo, FinishReason, PolicySpan, SamplingParams, StepResult, is_logprob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,14 +21,12 @@ class Completion:
     finish_reason: FinishReason
     engine: EngineInfo
     cached_tokens: int = 0
-    num_segments: int = 1
-    """Requests it took; more than one after an abort."""
 
     def __post_init__(self) -> None:
         if len(self.logprobs) != len(self.token_ids):
             raise ValueError(f"{len(self.logprobs)} logprobs for {len(self.token_ids)} tokens")
-        if not all(map(math.isfinite, self.logprobs)):
-            raise ValueError("a logprob is not finite")
+        if not all(map(is_logprob, self.logprobs)):
+            raise ValueError("a logprob is positive or not finite")
 
 
 class TokenPolicy(Protocol):

@@ -23,6 +23,12 @@ class Engine:
     """Version that it confirmed; None for an engine outside a run."""
     api_key: str = field(default="", repr=False)
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """HTTP headers of a request to it."""
+        authorization = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        return {"Content-Type": "application/json", **authorization}
+
 
 class EngineRegistry:
     """What a pool knows of the engines. One event loop."""

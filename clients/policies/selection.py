@@ -21,6 +21,8 @@ def make_text_policy(name: str, settings: Mapping[str, KnobValue]) -> TextPolicy
     Raises ConfigError naming the nearest known name, or the settings that the policy takes.
     """
     if name.startswith(_SCRIPT_PREFIX):
+        if settings:
+            raise ConfigError(f"policy {name}: it takes no settings, not {', '.join(settings)}")
         return _scripted(Path(name.removeprefix(_SCRIPT_PREFIX)))
     makers: dict[str, Callable[..., TextPolicy]] = {"random": RandomPolicy, "oracle": OraclePolicy}
     if name not in makers:
@@ -44,8 +46,8 @@ def make_text_policy(name: str, settings: Mapping[str, KnobValue]) -> TextPolicy
 def _scripted(path: Path) -> ScriptedTextPolicy:
     try:
         actions = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except OSError as error:
-        raise ConfigError(f"script {path} cannot be read: {error.strerror}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"script {path} cannot be read: {error}; it needs an action per line") from error
     if not actions:
         raise ConfigError(f"script {path} holds no action")
     return ScriptedTextPolicy(actions)

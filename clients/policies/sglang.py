@@ -9,7 +9,6 @@ the rest is asked for with the longer prefix and the remaining budget.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import math
@@ -23,12 +22,13 @@ import aiohttp
 from clients.calls import Backoff
 from clients.config import SglangConfig
 from clients.policies.base import Completion, derive_seed
+from clients.policies.engine_names import EngineNames
 from clients.policies.engines import Engine, EngineRegistry
 from clients.policies.sglang_reply import Segment, merge_spans, segment_from_reply
 from clients.shared_wait import SharedWait
 from longturn.errors import PolicyError, UnreachableError
 from longturn.metrics import Metrics
-from longturn.records import EngineInfo, FinishReason, PolicySpan, SamplingParams
+from longturn.records import FinishReason, PolicySpan, SamplingParams
 from longturn.status import StatusBoard
 
 logger = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class SglangPolicy:
         self._metrics = metrics
         self._wait = SharedWait(board, "engine", budget_s=config.turn_budget_s)
         self._backoff = Backoff(first_s=0.05, most_s=2.0)
-        self._infos: dict[str, EngineInfo] = {}
+        self._names = EngineNames(metrics)
 
     async def __aenter__(self) -> SglangPolicy:
         timeout = aiohttp.ClientTimeout(total=self._config.request_timeout_s, sock_connect=5.0)
@@ -146,9 +146,8 @@ class SglangPolicy:
             logprobs=turn.logprobs,
             policy_spans=turn.policy_spans,
             finish_reason=FinishReason.LENGTH if finish_reason is FinishReason.ABORT else finish_reason,
-            engine=await self._info(engine),
+            engine=await self._names.of(engine, self._session),
             cached_tokens=turn.cached_tokens,
-            num_segments=turn.num_segments,
         )
 
     async def _confirmed_segment(self, engine: Engine, turn: _Turn) -> Segment:
@@ -188,7 +187,7 @@ class SglangPolicy:
         """The reply's body; UnreachableError where another try may help, PolicyError where it may not."""
         try:
             async with self._session.post(
-                f"{engine.url}/generate", data=self._body(turn), headers=_headers(engine)
+                f"{engine.url}/generate", data=self._body(turn), headers=engine.headers
             ) as response:
                 body = await response.read()
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
@@ -270,27 +269,3 @@ class SglangPolicy:
             )
         with self._wait.waiting(cause):
             await asyncio.sleep(delay_s)
-
-    async def _info(self, engine: Engine) -> EngineInfo:
-        """Name and version of an engine, asked until it once answers."""
-        known = self._infos.get(engine.url)
-        if known is not None:
-            return known
-        # Who sampled is for reports: a turn that is complete is not given up for it.
-        with contextlib.suppress(aiohttp.ClientError, TimeoutError, ValueError):
-            async with self._session.get(f"{engine.url}/server_info", headers=_headers(engine)) as response:
-                if response.status == 200:
-                    known = self._infos[engine.url] = _engine_info(await response.read())
-        return known or EngineInfo(name="unknown", version="unknown")
-
-
-def _engine_info(body: bytes) -> EngineInfo:
-    fields = json.loads(body)
-    return EngineInfo(name=str(fields.get("engine", "sglang")), version=str(fields.get("version", "unknown")))
-
-
-def _headers(engine: Engine) -> dict[str, str]:
-    headers = {"Content-Type": "application/json"}
-    if engine.api_key:
-        headers["Authorization"] = f"Bearer {engine.api_key}"
-    return headers

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from longturn.errors import PolicyError
-from longturn.records import FinishReason, PolicySpan
+from longturn.records import FinishReason, PolicySpan, is_logprob
 
 _FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
-_LOGPROB_SLACK = 1e-4
-"""Float32 rounding may put the logprob of a certain token this far above zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +50,7 @@ def _segment(meta: dict[str, Any], who: str) -> Segment:  # Any: JSON
     pairs = meta.get("output_token_logprobs") or ()
     token_ids = tuple(int(pair[1]) for pair in pairs)
     logprobs = tuple(math.nan if pair[0] is None else float(pair[0]) for pair in pairs)
-    if not all(math.isfinite(value) and value <= _LOGPROB_SLACK for value in logprobs):
+    if not all(map(is_logprob, logprobs)):
         raise PolicyError(f"{who}: a logprob of the engine is positive or not finite", reason="BAD_LOGPROBS")
     finish = meta.get("finish_reason") or {}
     finish_reason = _FINISH_REASONS[finish["type"]]

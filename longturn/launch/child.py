@@ -16,7 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from longturn.disk import naming
+
 _TAIL_BYTES = 8192
+_SPEAKER = "longturn: "
+"""What `longturn` writes before the one line of an error with a name (longturn/cli.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,23 +39,28 @@ class Child:
     def __init__(
         self, name: str, command: Sequence[str], files: ChildFiles, *, variables: Mapping[str, str] | None = None
     ) -> None:
-        """Start `command`; output is appended to the files. `variables` are added to its environment."""
+        """Start `command`; output is appended to the files. `variables` are added to its environment.
+
+        Raises DiskError if the files cannot be made.
+        """
         self.name = name
         self.command = tuple(command)
         self.files = files
-        for path in (files.stdout, files.stderr, files.ready):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        files.ready.unlink(missing_ok=True)
         tied = (sys.executable, "-m", "longturn.launch.tied", str(os.getpid()), *command)
-        with files.stdout.open("ab") as stdout, files.stderr.open("ab") as stderr:
-            self._process = subprocess.Popen(
-                tied,
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                start_new_session=True,
-                env={**os.environ, **(variables or {})},
-            )
+        with naming(files.stderr):
+            for path in (files.stdout, files.stderr, files.ready):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            files.ready.unlink(missing_ok=True)
+            with files.stdout.open("ab") as stdout, files.stderr.open("ab") as stderr:
+                self._first_byte = stderr.tell()
+                self._process = subprocess.Popen(
+                    tied,
+                    stdin=subprocess.DEVNULL,
+                    stdout=stdout,
+                    stderr=stderr,
+                    start_new_session=True,
+                    env={**os.environ, **(variables or {})},
+                )
         self.started_s = time.monotonic()
 
     @property
@@ -72,9 +81,15 @@ class Child:
         return facts if facts.get("pid") == self.pid else None
 
     def last_words(self) -> str:
-        """The last line on stderr, where a command says what went wrong."""
-        lines = [line.strip() for line in _tail(self.files.stderr).splitlines() if line.strip()]
-        return lines[-1] if lines else "it said nothing"
+        """What it said went wrong since it was started: its error with a name, else the last line on stderr."""
+        lines = [line.strip() for line in _tail(self.files.stderr, self._first_byte).splitlines() if line.strip()]
+        named = [line.removeprefix(_SPEAKER) for line in lines if line.startswith(_SPEAKER)]
+        return (named or lines or ["it said nothing"])[-1]
+
+    def note(self, event: str) -> None:
+        """Add a line of the launcher's to its log; DiskError if there is no room for one."""
+        with naming(self.files.stderr), self.files.stderr.open("a", encoding="utf-8") as log:
+            log.write(f"launcher: {event}\n")
 
     def ask_to_end(self) -> None:
         """Send SIGTERM to the command."""
@@ -100,8 +115,8 @@ def stop_all(children: Sequence[Child], *, grace_s: float, pause: Callable[[floa
         child.kill()
 
 
-def _tail(path: Path) -> str:
+def _tail(path: Path, first_byte: int) -> str:
     with path.open("rb") as file:
-        file.seek(0, os.SEEK_END)
-        file.seek(max(0, file.tell() - _TAIL_BYTES))
-        return file.read().decode("utf-8", errors="replace")
+        size_bytes = file.seek(0, os.SEEK_END)
+        file.seek(max(first_byte, size_bytes - _TAIL_BYTES))
+        return file.read(_TAIL_BYTES).decode("utf-8", errors="replace")

@@ -33,7 +33,7 @@ def train(
     """Train from generated games to a report on this machine, supervising all daemons."""
     from longturn.launch.pipeline import whole_run  # after parsing: --help must not wait for grpc
 
-    _launch(whole_run, config, run, seed, resume, overrides or [], warm_start)
+    _launch("train", whole_run, config, run, seed, resume, overrides or [], warm_start)
 
 
 def warmstart(
@@ -42,10 +42,11 @@ def warmstart(
     """Record demonstrations and imitate them; ends with a policy that passed the gate."""
     from longturn.launch.pipeline import warm_start  # after parsing: --help must not wait for grpc
 
-    _launch(warm_start, config, run, seed, resume, overrides or [])
+    _launch("warmstart", warm_start, config, run, seed, resume, overrides or [])
 
 
 def _launch(
+    command: str,
     work: Callable[[Run], None],
     config: Path | None,
     name: str | None,
@@ -56,10 +57,14 @@ def _launch(
 ) -> None:
     from rich.console import Console
 
+    from longturn.disk import naming
     from longturn.launch.session import launch, new_run, resumed_run
 
-    if resume is not None:
-        layout = resumed_run(resume, has_settings=bool(config or name or overrides or warm_start or seed is not None))
-    else:
-        layout = new_run(config, name=name, seed=seed, overrides=overrides, warm_start=warm_start)
-    raise typer.Exit(launch(layout, work, Console(highlight=False)))
+    with naming(config or resume or Path.cwd()):
+        if resume is not None:
+            has_settings = bool(config or name or overrides or warm_start or seed is not None)
+            layout = resumed_run(resume, has_settings=has_settings)
+        else:
+            layout = new_run(config, name=name, seed=seed, overrides=overrides, command=command, warm_start=warm_start)
+        code = launch(layout, work, Console(highlight=False), command=command)
+    raise typer.Exit(code)

@@ -20,7 +20,8 @@ class RunConfig(Config):
     seed: int = Field(default=0, ge=0)
     """Fixes tasks' order, demonstrations, weights and samples; every daemon's seed follows from it."""
     max_restarts: int = Field(default=5, ge=0)
-    """How often each daemon is started again after it died."""
+    """How often each daemon is started again after it crashed; one that ends with an error that has a name ends the
+    run."""
     ready_timeout_s: float = Field(default=180.0, gt=0)
     """How long a daemon may take to become ready."""
     grace_s: float = Field(default=20.0, gt=0)
@@ -109,5 +110,8 @@ class EvaluationConfig(Config):
     """Episodes played at once."""
     seed: int = Field(default=1, ge=0)
     """Seed of the samples, the same before and after."""
+    max_broken_share: float = Field(default=0.02, ge=0, lt=1)
+    """Largest share of a panel's games that may break through no fault of the policy. They are no result: they enter no
+    mean, and the tables show their number and reasons. Above it the play does not count and the run ends."""
     other_temperatures: tuple[float, ...] = ()
     """Temperatures, besides 1 and 0, at which the warm start is evaluated too."""

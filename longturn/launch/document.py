@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import secrets
@@ -9,11 +10,11 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-import tomli_w
-
 from longturn.config import Tree, load_config, parse_value, read_toml
+from longturn.disk import naming
 from longturn.errors import ConfigError
 from longturn.launch.config import EvaluationConfig, RunConfig, TasksConfig, WarmstartConfig
+from longturn.launch.filled import filled_settings
 from longturn.launch.layout import RunLayout
 from longturn.nearest import nearest_name
 
@@ -30,20 +31,25 @@ def read_document(path: Path, overrides: Sequence[str]) -> Tree:
             nearest = nearest_name(table, TABLES)
             hint = f", did you mean [{nearest}]?" if nearest else f"; known are {', '.join(TABLES)}"
             raise ConfigError(f"{path}: unknown table [{table}]{hint}")
+        _table(document, table)
     return document
 
 
-def write_run_config(document: Tree, layout: RunLayout, *, seed: int) -> None:
-    """Write the run's config.toml: the user's settings, and the paths, seeds and sockets of this run."""
+def run_document(document: Tree, layout: RunLayout, *, seed: int) -> Tree:
+    """What config.toml holds: the user's settings, and the paths, seeds and sockets of this run."""
     dispatch_address = layout.dispatch_address or f"tcp://127.0.0.1:{_free_port()}"
-    layout.engine_key.write_text(secrets.token_urlsafe(32), encoding="utf-8")
-    layout.engine_key.chmod(0o600)
-    filled = _merged(document, _run_settings(layout, dispatch_address, seed))
+    settings = filled_settings(layout, dispatch_address=dispatch_address, seed=seed)
+    filled = _merged(copy.deepcopy(document), settings)
     for table in ("env_server", "engine"):
         _table(filled, table).setdefault("port", 0)
-    partial = layout.config.with_name(".config.toml.partial")
-    partial.write_text(tomli_w.dumps(filled), encoding="utf-8")
-    partial.replace(layout.config)
+    return filled
+
+
+def write_engine_key(layout: RunLayout) -> None:
+    """Write a fresh key for the run's engine, readable by its owner alone."""
+    with naming(layout.engine_key):
+        layout.engine_key.write_text(secrets.token_urlsafe(32), encoding="utf-8")
+        layout.engine_key.chmod(0o600)
 
 
 def imitation_steps(config: Path) -> float:
@@ -56,7 +62,7 @@ def imitation_steps(config: Path) -> float:
 def document_digest(document: Tree) -> str:
     """Twelve hex digits that change whenever a setting changes; the run's name and folder do not count."""
     counted = {table: content for table, content in document.items() if table != "run"}
-    return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps(counted, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
 class LaunchConfig:
@@ -71,32 +77,13 @@ class LaunchConfig:
         self.evaluation = load_config(EvaluationConfig, table="evaluation", path=path, overrides=by_table["evaluation"])
 
 
-def _run_settings(layout: RunLayout, dispatch_address: str, seed: int) -> Tree:
-    tokenizer = {"tokenizer": str(layout.warm_start)}
-    return {
-        "engine": {
-            "model_path": str(layout.warm_start),
-            "weights_root": str(layout.folder / "weights"),
-            "api_key_file": str(layout.engine_key),
-        },
-        "act": {"run_dir": str(layout.folder), "renderer": tokenizer, "dispatch": {"address": dispatch_address}},
-        "eval": {"renderer": tokenizer},
-        "learner": {
-            "run_dir": str(layout.folder),
-            "seed": seed,
-            "model": {"path": str(layout.warm_start)},
-            "tasks": {"path": str(layout.tasks("train"))},
-            "evaluation": {"path": str(layout.tasks("valid"))},
-            "dispatch": {"address": dispatch_address},
-        },
-    }
-
-
 def _merged(document: Tree, filled: Tree) -> Tree:
     merged = dict(document)
     for name, value in filled.items():
-        below = merged.get(name)
-        merged[name] = _merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        if isinstance(value, dict):
+            merged[name] = _merged(_table(merged, name), value)
+        else:
+            merged[name] = value
     return merged
 
 

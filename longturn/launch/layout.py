@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longturn.launch.child import ChildFiles
-from longturn.launch.phases import phase_marker
+from longturn.launch.phases import finished_phases, phase_marker
 from longturn.run_folder import held_folder
 
 _IPC_PATH_LIMIT_BYTES = 107
@@ -47,6 +47,11 @@ class RunLayout:
     def settings_checked(self) -> Path:
         """Marker of the first phase: every daemon took its settings."""
         return phase_marker(self.phases, CHECK_SETTINGS)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether any phase was finished, so that going on has something to go on with."""
+        return bool(finished_phases(self.phases))
 
     @property
     def engine_key(self) -> Path:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from longturn.disk import DiskError, naming, read_json, write_json
 from longturn.errors import ConfigError
 
 Result = Mapping[str, object]
+_SPENT = "spent"
 
 
 def phase_marker(folder: Path, name: str) -> Path:
@@ -17,11 +18,17 @@ def phase_marker(folder: Path, name: str) -> Path:
     return folder / f"{name}.json"
 
 
+def finished_phases(folder: Path) -> list[str]:
+    """Names of the phases that an earlier start finished."""
+    return sorted(path.stem for path in folder.glob("*.json") if path.stem != _SPENT)
+
+
 class PhaseLog:
     """Markers of finished phases: `phases/NAME.json` holds `wall_s` and the phase's result."""
 
     def __init__(self, folder: Path, *, say: Callable[[str], None]) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        with naming(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._say = say
         self._spent: dict[str, float] = self._read_spent()
@@ -31,15 +38,16 @@ class PhaseLog:
         marker = phase_marker(self._folder, name)
         if marker.exists():
             self._say(f"{name}: done before")
-            return _read(marker)["result"]  # type: ignore[return-value]  # written below
+            return _result(marker)
         started_s = time.monotonic()
         try:
             result = work()
-        finally:
-            # Time spent before an interruption counts: the summary states what a run really took.
-            self._spend(name, time.monotonic() - started_s)
+        except BaseException:
+            self._spend_in_vain(name, time.monotonic() - started_s)
+            raise
+        self._spend(name, time.monotonic() - started_s)
         wall_s = self._spent[name]
-        _write(marker, {"wall_s": wall_s, "result": dict(result)})
+        write_json(marker, {"wall_s": wall_s, "result": dict(result)})
         self._say(f"{name}: done in {wall_s:.0f} s")
         return result
 
@@ -49,21 +57,30 @@ class PhaseLog:
 
     def _spend(self, name: str, seconds: float) -> None:
         self._spent[name] = self._spent.get(name, 0.0) + seconds
-        _write(self._folder / "spent.json", self._spent)
+        write_json(phase_marker(self._folder, _SPENT), self._spent)
+
+    def _spend_in_vain(self, name: str, seconds: float) -> None:
+        """Count an interruption too: the summary states what a run really took."""
+        try:
+            self._spend(name, seconds)
+        except DiskError as error:
+            # Raised, it would hide why the phase ended.
+            self._say(f"{name}: its time is not kept: {error}")
 
     def _read_spent(self) -> dict[str, float]:
-        path = self._folder / "spent.json"
-        return {name: float(str(value)) for name, value in _read(path).items()} if path.exists() else {}
+        path = phase_marker(self._folder, _SPENT)
+        if not path.exists():
+            return {}
+        mend = "remove it to go on without the times so far"
+        try:
+            return {name: float(str(value)) for name, value in read_json(path, mend=mend).items()}
+        except ValueError as error:
+            raise ConfigError(f"{path} is damaged ({error}); {mend}") from error
 
 
-def _read(path: Path) -> dict[str, object]:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{path} is damaged ({error}); remove it to repeat that phase") from error
-
-
-def _write(path: Path, content: Mapping[str, object]) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(content, indent=1), encoding="utf-8")
-    partial.replace(path)
+def _result(marker: Path) -> Result:
+    mend = "remove it to repeat that phase"
+    result = read_json(marker, mend=mend).get("result")
+    if not isinstance(result, dict):
+        raise ConfigError(f"{marker} is damaged (it holds no result); {mend}")
+    return result

@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longturn.errors import ConfigError, LongturnError
+from longturn.launch.broken import judged
 from longturn.launch.command_lines import CommandLines
 from longturn.launch.crew import Crew, Every
 from longturn.launch.document import LaunchConfig, imitation_steps
 from longturn.launch.layout import CHECK_SETTINGS, RunLayout
 from longturn.launch.phases import PhaseLog
-from longturn.launch.screen import Progress, Screen
+from longturn.launch.screen import EpisodeCount, Progress, Screen
 from longturn.launch.supervisor import OneShot, Supervisor
-from longturn.launch.training import train
-from longturn.report.evaluations import evaluation_path
+from longturn.launch.training import learner_summary, train
+from longturn.report.evaluations import Evaluation, evaluation_path
+from longturn.report.page import broken_games
 from longturn.report.summary import GREEDY, SAMPLED
 from longturn.task_file import TaskEntry, read_tasks, write_tasks
 
@@ -25,7 +27,13 @@ _SHOW_EVERY_S = 0.5
 _STARTED = "server/episode/num_started"
 
 
-class GateError(LongturnError):
+class FinalError(LongturnError):
+    """Going on with this run would end the same way; the message says what helps instead."""
+
+    reason = "RUN_IS_OVER"
+
+
+class GateError(FinalError):
     """The warm start is no start for training."""
 
     reason = "WARM_START_GATE"
@@ -69,12 +77,12 @@ def whole_run(run: Run) -> None:
 
 def last_version(layout: RunLayout) -> int:
     """The version that training ended with; never the best one."""
-    learned = json.loads((layout.folder / "learner_summary.json").read_text(encoding="utf-8"))
+    learned = learner_summary(layout)
     version = learned["policy_version"]
-    if version is None:
-        raise ConfigError(
+    if not isinstance(version, int):
+        raise FinalError(
             f"training ended with reason {learned['reason']} before any weights were published; see"
-            f" {layout.files('learner').stderr} and start a new run"
+            f" {layout.files('learner').stderr} and start a new run (--run)"
         )
     return version
 
@@ -96,7 +104,7 @@ def write_task_files(run: Run) -> Mapping[str, object]:
         parts[name] = [run.layout.tasks(f"{name}-{index}") for index in range(len(task_set.mix))]
         for mix, part in zip(task_set.mix, parts[name], strict=True):
             command = run.commands.tasks(config.environment, task_set.split, mix, part, server)
-            shots.append(one_shot(run, f"tasks-{part.stem}", command))
+            shots.append(one_shot(run, f"tasks-{part.stem}", command, f"tasks.{name}.mix"))
     run.supervisor.run_all(shots)
     entries = {name: [entry for path in paths for entry in read_tasks(path)] for name, paths in parts.items()}
     check_disjoint(entries)
@@ -121,21 +129,22 @@ def prepare_games(run: Run) -> Mapping[str, object]:
     """Make what the demonstrations need, such as generated games."""
     if run.config.tasks.warmstart.prepare:
         total = len(read_tasks(run.layout.tasks("warmstart")))
-        shot = prepare_shot(run, "warmstart")
-        with_server_count(run, "preparing games", shot.name, shot.command, total)
+        with_server_count(run, "preparing games", prepare_shot(run, "warmstart"), total)
     return {}
 
 
 def prepare_shot(run: Run, name: str) -> OneShot:
     """The command that makes what the episodes of a task set need."""
-    return one_shot(run, f"prepare-{name}", run.commands.prepare(run.layout.tasks(name), run.crew.env_server()))
+    command = run.commands.prepare(run.layout.tasks(name), run.crew.env_server())
+    return one_shot(run, f"prepare-{name}", command, f"tasks.{name}")
 
 
 def record_demonstrations(run: Run) -> Mapping[str, object]:
     """Record demonstrations."""
     config = run.config.warmstart
     command = run.commands.record(config, run.crew.env_server(), seed=run.config.run.seed)
-    with_server_count(run, "recording demonstrations", "record", command, config.num_episodes)
+    shot = one_shot(run, "record", command, "[warmstart]")
+    with_server_count(run, "recording demonstrations", shot, config.num_episodes)
     return {"num_episodes": config.num_episodes}
 
 
@@ -162,8 +171,10 @@ def imitate(run: Run) -> Mapping[str, object]:
 def imitation_progress(layout: RunLayout) -> Progress:
     """What the last complete row says; the total is the setting that the imitation was given."""
     path = layout.warm_start / "imitation.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    row = json.loads(lines[-1]) if lines and lines[-1].endswith("}") else {}
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    # The last line may be half written.
+    lines = text[: text.rfind("\n") + 1].splitlines()
+    row = json.loads(lines[-1]) if lines else {}
     loss = row.get("imitation/loss")
     return Progress(
         phase="imitating demonstrations",
@@ -176,56 +187,72 @@ def imitation_progress(layout: RunLayout) -> Progress:
 def check_gate(run: Run) -> Mapping[str, object]:
     """Play the training tasks with the warm start; refuse what meets no reward there or has nothing left to learn."""
     config = run.config.warmstart
-    result = play(run, "gate", "train", config.gate_temperature, run.layout.warm_start, "0")
-    success = float(result["success"])
-    if not config.gate_min_success <= success <= config.gate_max_success:
-        raise GateError(
-            f"the warm start wins {success:.0%} of the training games, outside {config.gate_min_success:.0%} to"
-            f" {config.gate_max_success:.0%}: change imitate.steps or warmstart.num_episodes (or the gate,"
-            " warmstart.gate_min_success and gate_max_success) and start anew"
-        )
+    success = play(run, "gate", "train", config.gate_temperature, run.layout.warm_start, "0").success
+    if success < config.gate_min_success:
+        raise _gate_error(run, success, f"gate_min_success = {config.gate_min_success:g}", "raise")
+    if success > config.gate_max_success:
+        raise _gate_error(run, success, f"gate_max_success = {config.gate_max_success:g}", "lower")
     return {"success": success}
+
+
+def _gate_error(run: Run, success: float, bound: str, way: str) -> GateError:
+    games = "easier" if way == "raise" else "harder"
+    return GateError(
+        f"the warm start wins {success:.0%} of the training games, beyond warmstart.{bound}, and --resume would say so"
+        f" again: start a new run (--run), for example {way} imitate.steps or warmstart.num_episodes, or choose {games}"
+        f" games in tasks.train; to train from this warm start all the same, change the bound in {run.layout.config},"
+        " then --resume"
+    )
 
 
 def evaluate(run: Run, point: str, model: Path, version: str, temperatures: tuple[float, ...]) -> Mapping[str, object]:
     """Play the test panel at each temperature; a play that an earlier start finished is not repeated."""
     results: dict[str, object] = {}
     for temperature in temperatures:
-        result = play(run, point, "test", temperature, model, version)
-        results[f"{temperature:g}"] = result["success"]
+        results[f"{temperature:g}"] = play(run, point, "test", temperature, model, version).success
     return results
 
 
-def play(run: Run, point: str, panel: str, temperature: float, model: Path, version: str) -> Mapping[str, float]:
-    """Play a panel once and return the result."""
-    out = evaluation_path(run.layout.folder, point, temperature)
+def play(run: Run, point: str, panel: str, temperature: float, model: Path, version: str) -> Evaluation:
+    """Play a panel once and return the result; BrokenEvaluationError if too many of its games broke."""
+    config, out = run.config.evaluation, evaluation_path(run.layout.folder, point, temperature)
+    title = f"evaluation {point}, " + ("greedy" if temperature == GREEDY else f"temperature {temperature:g}")
     if not out.exists():
         addresses = {"engine": run.crew.engine(model, version), "env_server": run.crew.env_server()}
-        command = run.commands.evaluate(run.config.evaluation, panel, temperature, out, addresses)
-        title = f"evaluation {point}, " + ("greedy" if temperature == GREEDY else f"temperature {temperature:g}")
-        total = min(run.config.evaluation.num_tasks, len(read_tasks(run.layout.tasks(panel))))
         key = run.layout.engine_key.read_text(encoding="utf-8")
-        with_server_count(run, title, f"eval-{point}", command, total, LONGTURN_ENGINE_KEY=key)
-    return json.loads(out.read_text(encoding="utf-8"))
+        shot = OneShot(
+            name=f"eval-{point}",
+            command=run.commands.evaluate(config, panel, temperature, out, addresses),
+            files=run.layout.files(f"eval-{point}"),
+            variables={"LONGTURN_ENGINE_KEY": key},
+            settings="[evaluation]",
+            result=out,
+        )
+        with_server_count(run, title, shot, min(config.num_tasks, len(read_tasks(run.layout.tasks(panel)))))
+    result = judged(out, max_broken_share=config.max_broken_share)
+    if result.broken_by_task:
+        run.screen.say(f"{title}: {broken_games(result.as_summary())} of {result.num_tasks} games, which are no result")
+    return result
 
 
-def with_server_count(run: Run, title: str, name: str, command: Sequence[str], total: int, **variables: str) -> None:
+def with_server_count(run: Run, title: str, shot: OneShot, total: int) -> None:
     """Run a one-shot command that plays episodes; progress is what the env server counts meanwhile."""
-    every = Every(_SHOW_EVERY_S)
-    first = _num_started(run)
+    every, count = Every(_SHOW_EVERY_S), EpisodeCount()
+    count.note(_num_started(run))
 
     def show() -> None:
         if every.is_due():
-            run.screen.show(Progress(phase=title, done=min(total, _num_started(run) - first), total=total))
+            run.screen.show(Progress(phase=title, done=min(total, count.note(_num_started(run))), total=total))
 
-    run.supervisor.run(one_shot(run, name, command, **variables), each_tick=show)
+    run.supervisor.run(shot, each_tick=show)
 
 
-def one_shot(run: Run, name: str, command: Sequence[str], **variables: str) -> OneShot:
+def one_shot(run: Run, name: str, command: Sequence[str], settings: str = "") -> OneShot:
     """A command of this run, its output in the run folder."""
-    return OneShot(name=name, command=command, files=run.layout.files(name), variables=variables)
+    return OneShot(name=name, command=command, files=run.layout.files(name), settings=settings)
 
 
-def _num_started(run: Run) -> float:
+def _num_started(run: Run) -> float | None:
+    """Episodes that the env server has started; None while it does not answer."""
     answer = run.crew.look("env_server")
-    return 0.0 if answer is None else answer.values.get(_STARTED, 0.0)
+    return None if answer is None else answer.values.get(_STARTED, 0.0)

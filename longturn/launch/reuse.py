@@ -15,7 +15,7 @@ _LAST_NEEDED = "gate"
 _TABLES = ("tasks", "warmstart", "imitate", "evaluation")
 
 
-def check_same_start(document: Tree, seed: int, source: RunLayout, source_seed: int) -> None:
+def check_same_start(document: Tree, seed: int, source: RunLayout, source_seed: object) -> None:
     """Raise ConfigError unless a run of these settings would have made the warm start of `source`."""
     if not phase_marker(source.phases, _LAST_NEEDED).exists():
         raise ConfigError(f"{source.folder} has no warm start that passed its gate; finish it with --resume first")

@@ -26,6 +26,24 @@ class Progress:
     text: str = ""
 
 
+class EpisodeCount:
+    """Episodes started since the first answer, from a counter of a server that may be silent or restarted."""
+
+    def __init__(self) -> None:
+        self._counter: float | None = None
+        self._num_started = 0.0
+
+    def note(self, counter: float | None) -> float:
+        """Take a look's answer, None where there was none, and return the number so far; it never falls."""
+        if counter is None:
+            return self._num_started
+        if self._counter is not None:
+            # A restarted server counts from zero.
+            self._num_started += counter - self._counter if counter >= self._counter else counter
+        self._counter = counter
+        return self._num_started
+
+
 class Eta:
     """Seconds left, from the rate over the last two minutes."""
 

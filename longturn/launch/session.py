@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import tomli_w
 from rich.console import Console
 
 from longturn.config import Tree
+from longturn.disk import naming, read_json, write_json, write_whole
 from longturn.errors import ConfigError, LongturnError
 from longturn.launch.command_lines import CommandLines
 from longturn.launch.crew import Crew
-from longturn.launch.document import LaunchConfig, document_digest, read_document, write_run_config
+from longturn.launch.document import (
+    LaunchConfig,
+    document_digest,
+    read_document,
+    run_document,
+    write_engine_key,
+)
+from longturn.launch.filled import refuse_filled
 from longturn.launch.layout import RunLayout, held
 from longturn.launch.phases import PhaseLog
-from longturn.launch.pipeline import Run
+from longturn.launch.pipeline import FinalError, Run
 from longturn.launch.reuse import check_same_start, copy_warm_start
 from longturn.launch.screen import Screen
 from longturn.launch.supervisor import InterruptedRunError, Supervisor
@@ -37,9 +45,10 @@ def new_run(
     name: str | None,
     seed: int | None,
     overrides: Sequence[str],
+    command: str,
     warm_start: Path | None = None,
 ) -> RunLayout:
-    """Make the folder of a new run, with its settings in it; refuses one that exists.
+    """Make the folder of a new run of `longturn COMMAND`, with its settings in it; refuses one that exists.
 
     `warm_start` is the folder of a run whose warm start, made with the same settings and seed, is taken over.
     """
@@ -48,26 +57,25 @@ def new_run(
     given = [f'run.name="{name}"'] if name is not None else []
     given += [f"run.seed={seed}"] if seed is not None else []
     document = read_document(config, [*overrides, *given])
+    refuse_filled(document)
     # Checked before the folder is made: a refused setting leaves nothing behind.
     settings = LaunchConfig(config, [*overrides, *given])
-    layout = RunLayout((settings.run.folder / settings.run.name).resolve())
+    folder = settings.run.folder / settings.run.name
+    layout = RunLayout(folder.resolve())
     if layout.config.exists():
-        raise ConfigError(
-            f"the run {settings.run.folder / settings.run.name} exists; go on with `longturn train --resume"
-            f" {settings.run.folder / settings.run.name}`, or choose another --run"
-        )
+        raise ConfigError(f"the run {folder} exists; go on with `{_resume(layout, command)}`, or choose another --run")
     source = None if warm_start is None else _start_of(warm_start, document, settings.run.seed)
     with held(layout):
-        _write_facts(layout, document, settings)
+        _write_run(layout, document, settings)
         if source is not None:
             copy_warm_start(source, layout)
-        write_run_config(document, layout, seed=settings.run.seed)
     return layout
 
 
 def _start_of(folder: Path, document: Tree, seed: int) -> RunLayout:
     source = resumed_run(folder, has_settings=False)
-    check_same_start(document, seed, source, json.loads(source.facts.read_text(encoding="utf-8"))["seed"])
+    facts = read_json(source.facts, mend="leave --warm-start out")
+    check_same_start(document, seed, source, facts["seed"])
     return source
 
 
@@ -81,22 +89,32 @@ def resumed_run(folder: Path, *, has_settings: bool) -> RunLayout:
     return layout
 
 
-def launch(layout: RunLayout, work: Callable[[Run], None], console: Console) -> int:
-    """Run the phases of `work`; the exit code."""
-    hint = f"longturn train --resume {_shown(layout.folder)}"
+def launch(layout: RunLayout, work: Callable[[Run], None], console: Console, *, command: str) -> int:
+    """Run the phases of `work` for `longturn COMMAND`; the exit code."""
     with held(layout), _stop_requests() as stop:
         try:
-            _supervise(layout, work, console, stop)
+            with naming(layout.folder):
+                _supervise(layout, work, console, stop)
         except InterruptedRunError:
-            console.print(f"stopped; go on with: {hint}", soft_wrap=True)
+            console.print(f"stopped; go on with: {_resume(layout, command)}", soft_wrap=True)
             return _INTERRUPTED
         except LongturnError as error:
-            if layout.settings_checked.exists():
-                raise type(error)(f"{error}\nonce that is mended, go on with: {hint}") from error
-            # A resumed run keeps its settings, so one whose settings were refused could never be mended.
-            layout.config.unlink()
-            raise
+            if not layout.is_begun:
+                # Nothing was done yet, and the name of a run whose settings were refused is to be free again.
+                layout.config.unlink()
+                raise
+            if isinstance(error, FinalError):
+                raise
+            raise LongturnError(f"{error}\n{_way_on(layout, command)}", reason=error.reason) from error
     return 0
+
+
+def _resume(layout: RunLayout, command: str) -> str:
+    return f"longturn {command} --resume {_shown(layout.folder)}"
+
+
+def _way_on(layout: RunLayout, command: str) -> str:
+    return f"once that is mended (this run's settings: {_shown(layout.config)}), go on with: {_resume(layout, command)}"
 
 
 def _supervise(layout: RunLayout, work: Callable[[Run], None], console: Console, stop: StopRequests) -> None:
@@ -107,6 +125,7 @@ def _supervise(layout: RunLayout, work: Callable[[Run], None], console: Console,
         Supervisor(wait=stop.wait, say=screen.say, grace_s=settings.run.grace_s) as supervisor,
     ):
         screen.say(f"run folder: {_shown(layout.folder)}")
+        _note_changes(layout, screen)
         crew = Crew(supervisor, commands, layout, settings.run)
         phases = PhaseLog(layout.phases, say=screen.say)
         try:
@@ -128,22 +147,44 @@ def _supervise(layout: RunLayout, work: Callable[[Run], None], console: Console,
         show_result(console, summary, _shown(write_report(layout.folder)))
 
 
-def _write_facts(layout: RunLayout, document: Tree, settings: LaunchConfig) -> None:
-    layout.source.write_text(tomli_w.dumps(document), encoding="utf-8")
+def _write_run(layout: RunLayout, document: Tree, settings: LaunchConfig) -> None:
+    """Write what a run folder begins with; config.toml, which makes it a run, comes last."""
+    seed = settings.run.seed
+    filled = run_document(document, layout, seed=seed)
+    write_whole(layout.source, tomli_w.dumps(document))
+    write_engine_key(layout)
     facts = {
         "run": settings.run.name,
-        "seed": settings.run.seed,
+        "seed": seed,
         "config_digest": document_digest(document),
+        "filled_digest": document_digest(filled),
         "restarts": {},
     }
-    layout.facts.write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    write_json(layout.facts, facts)
+    write_whole(layout.config, tomli_w.dumps(filled))
+
+
+def _read_facts(layout: RunLayout) -> dict[str, Any]:
+    return read_json(layout.facts, mend="start a new run (--run)")
+
+
+def _note_changes(layout: RunLayout, screen: Screen) -> None:
+    """Have settings that were changed by hand since the last start checked again, and the summary say so."""
+    facts, digest = _read_facts(layout), document_digest(read_document(layout.config, ()))
+    if facts.get("filled_digest", digest) == digest:
+        return
+    screen.say(f"{_shown(layout.config)} was changed; finished phases are not repeated")
+    layout.settings_checked.unlink(missing_ok=True)
+    write_json(layout.facts, {**facts, "config_digest": digest, "filled_digest": digest, "settings_changed": True})
 
 
 def _count_restarts(layout: RunLayout, supervisor: Supervisor) -> None:
-    facts = json.loads(layout.facts.read_text(encoding="utf-8"))
+    if not supervisor.num_restarts:
+        return
+    facts = _read_facts(layout)
     for name, number in supervisor.num_restarts.items():
         facts["restarts"][name] = facts["restarts"].get(name, 0) + number
-    layout.facts.write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    write_json(layout.facts, facts)
 
 
 class StopRequests:

@@ -1,5 +1,7 @@
 """Keeps daemons running: a daemon that dies is started again, visibly and a bounded number of times.
 
+A daemon that ends with an error that has a name is not: it would only end with it again.
+
 Invariant: every child started here is in `_daemons` or was stopped; `close` stops them all. One thread uses it.
 """
 
@@ -8,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 
 from longturn.errors import LongturnError
@@ -15,9 +18,13 @@ from longturn.launch.child import Child, ChildFiles, stop_all
 
 Facts = Mapping[str, object]
 
+NAMED_ERROR = 2
+"""Exit code of every command that ends with one clear line (longturn/cli.py). Waiting for a peer is behind it by then:
+daemons have budgets of their own for that."""
+
 
 class DaemonFailedError(LongturnError):
-    """A daemon ended by itself too often, or did not become ready."""
+    """A daemon ended with an error that has a name, or by itself too often, or did not become ready."""
 
     reason = "DAEMON_FAILED"
 
@@ -50,6 +57,10 @@ class OneShot:
     command: Sequence[str]
     files: ChildFiles
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    settings: str = ""
+    """Where the settings lie from which its command line was made, such as tasks.train.mix."""
+    result: Path | None = None
+    """A file that, once it is there, is the command's answer, whatever its exit code: who reads it judges it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,16 +115,23 @@ class Supervisor:
         """Wait until the daemon serves; raise DaemonFailedError if it ends or takes too long."""
         daemon = self._daemons[name]
         while (facts := self._facts(daemon)) is None:
+            if daemon.is_done:
+                raise DaemonFailedError(f"{name} ended before it served (log: {daemon.spec.files.stderr})")
             self.tick()
             waited_s = time.monotonic() - daemon.child.started_s
             if waited_s > daemon.spec.ready_timeout_s:
                 raise DaemonFailedError(
-                    f"{name} did not become ready in {waited_s:.0f} s; see {daemon.spec.files.stderr}"
+                    f"{name} did not become ready in {waited_s:.0f} s; see {daemon.spec.files.stderr}, or raise"
+                    " run.ready_timeout_s"
                 )
         return facts
 
     def tick(self, seconds: float = 0.1) -> None:
-        """Let time pass, restart what died; raise InterruptedRunError if the user asked to stop."""
+        """Let time pass, restart what crashed.
+
+        Raises InterruptedRunError if the user asked to stop, DaemonFailedError if a daemon ended with an error that has
+        a name or crashed too often.
+        """
         if self._wait(seconds):
             raise InterruptedRunError("stopped by the user")
         for daemon in self._daemons.values():
@@ -147,9 +165,9 @@ class Supervisor:
                 each_tick()
         finally:
             stop_all(children, grace_s=self._grace_s)
-        for child in children:
-            if child.exit_code() != 0:
-                raise DaemonFailedError(f"{child.name} failed: {child.last_words()} (log: {child.files.stderr})")
+        for shot, child in zip(commands, children, strict=True):
+            if child.exit_code() != 0 and not (shot.result is not None and shot.result.exists()):
+                raise _failure(child, shot.settings)
 
     def close(self) -> None:
         """End everything."""
@@ -170,15 +188,33 @@ class Supervisor:
         return facts
 
     def _restart(self, daemon: _Daemon, code: int) -> None:
-        spec = daemon.spec
-        daemon.child.kill()
-        how = f"signal {-code}" if code < 0 else f"exit code {code}: {daemon.child.last_words()}"
-        never_ready = daemon.facts is None
-        if never_ready or daemon.num_restarts >= spec.max_restarts:
-            raise DaemonFailedError(f"{spec.name} ended by {how} (log: {spec.files.stderr})")
+        spec, child = daemon.spec, daemon.child
+        child.kill()
+        has_served = daemon.facts is not None
+        if code == NAMED_ERROR or not has_served or daemon.num_restarts >= spec.max_restarts:
+            raise _failure(child)
+        event = f"{spec.name} {_ending(child)}; restart {daemon.num_restarts + 1} of {spec.max_restarts}"
+        # Also a test whether the disk has room: without, each start would only crash again.
+        child.note(event)
+        self._say(event)
         daemon.num_restarts += 1
-        self.num_restarts[spec.name] = daemon.num_restarts
-        self._say(f"{spec.name} ended by {how}; restart {daemon.num_restarts} of {spec.max_restarts}")
+        self.num_restarts[spec.name] = self.num_restarts.get(spec.name, 0) + 1
         if self._wait(self._restart_delay_s):
             raise InterruptedRunError("stopped by the user")
         daemon.child = Child(spec.name, spec.command(daemon.facts, daemon.num_restarts), spec.files)
+
+
+def _failure(child: Child, settings: str = "") -> DaemonFailedError:
+    """The error of a child that ended; DiskError in its place if its own words may have found no room."""
+    ending = _ending(child)
+    child.note(f"{child.name} {ending}")
+    source = f" (settings: {settings})" if settings else ""
+    return DaemonFailedError(f"{child.name} {ending}{source} (log: {child.files.stderr})")
+
+
+def _ending(child: Child) -> str:
+    code = child.exit_code() or 0
+    if code < 0:
+        return f"ended by signal {-code}"
+    words = child.last_words()
+    return f"failed: {words}" if code == NAMED_ERROR else f"ended by exit code {code}: {words}"

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from longturn.launch.screen import clock
-from longturn.report.page import privileged_sentence, temperature_sentence
+from longturn.report.page import broken_games, privileged_sentence, temperature_sentence
 
 Summary = Mapping[str, Any]
 
@@ -42,7 +42,8 @@ def _play(play: Mapping[str, Any] | None) -> str:
     if play is None:
         return "not yet"
     low, high = play["ci95"]
-    return f"{play['success']:.0%} [{low:.0%}, {high:.0%}]\n{play['episodes']} games, {play['turns_mean']:.1f} turns"
+    games = (f"{play['episodes']} games", broken_games(play), f"{play['turns_mean']:.1f} turns")
+    return f"{play['success']:.0%} [{low:.0%}, {high:.0%}]\n" + ", ".join(part for part in games if part)
 
 
 def _change(paired: Mapping[str, Any] | None) -> str:

@@ -16,8 +16,11 @@ def report(
 
     if not run.is_dir():
         raise ConfigError(f"{run} is no run folder; `longturn train` makes one below runs/")
+    from longturn.disk import naming
     from longturn.report.page import write_report  # after parsing: --help must not wait for protobuf
     from longturn.report.summary import write_summary
 
-    write_summary(run)
-    typer.echo(write_report(run))
+    with naming(run):
+        write_summary(run)
+        report_path = write_report(run)
+    typer.echo(report_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -210,13 +211,16 @@ def _number(row: Row, name: str) -> float | None:
 
 
 def waits(rows: Sequence[Row]) -> dict[tuple[str, str], float]:
-    """Share of the launcher's looks at which a daemon waited for a peer, by (daemon, peer)."""
+    """Share of the launcher's looks at which a daemon waited for a peer, of those it answered, by (daemon, peer)."""
     looks = [row for row in rows if "look" in row]
-    counts: dict[tuple[str, str], int] = {}
-    for row in looks:
-        for name in row:
-            prefix, _, pair = name.partition("launcher/wait/")
-            if not prefix and pair:
-                daemon, _, peer = pair.partition("/")
-                counts[daemon, peer] = counts.get((daemon, peer), 0) + 1
-    return {pair: count / len(looks) for pair, count in sorted(counts.items())}
+    num_answers, num_waits = Counter[str](), Counter[tuple[str, str]]()
+    for name in (name for look in looks for name in look):
+        match name.split("/"):
+            case ["launcher", "answer", daemon]:
+                num_answers[daemon] += 1
+            case ["launcher", "wait", daemon, peer]:
+                num_waits[daemon, peer] += 1
+            case _:
+                pass  # The position and the time of the look.
+    # Folders from before answers were noted hold waits alone.
+    return {pair: count / (num_answers[pair[0]] or len(looks)) for pair, count in sorted(num_waits.items())}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from longturn.errors import ConfigError
-from longturn.report.intervals import paired_change, wilson
+from longturn.intervals import paired_change, wilson
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,13 +21,19 @@ class Evaluation:
     temperature: float
     success_by_task: Mapping[str, bool]
     """Broken episodes are no result; they are only counted."""
-    num_broken: int
+    broken_by_task: Mapping[str, str]
+    """Why there is no result of the other tasks."""
     turns_mean: float
     score_mean: float
 
     @property
+    def num_tasks(self) -> int:
+        """Tasks of the panel."""
+        return len(self.success_by_task) + len(self.broken_by_task)
+
+    @property
     def success(self) -> float:
-        """Share of tasks that succeeded."""
+        """Share of tasks that succeeded, of those with a result."""
         return sum(self.success_by_task.values()) / len(self.success_by_task)
 
     def as_summary(self) -> dict[str, object]:
@@ -40,7 +47,8 @@ class Evaluation:
             "turns_mean": self.turns_mean,
             "score_mean": self.score_mean,
             "temperature": self.temperature,
-            "broken_episodes": self.num_broken,
+            "broken_episodes": len(self.broken_by_task),
+            "broken_by_reason": dict(Counter(self.broken_by_task.values())),
         }
 
 
@@ -51,8 +59,13 @@ def evaluation_path(folder: Path, point: str, temperature: float) -> Path:
 
 def read_evaluations(folder: Path) -> dict[tuple[str, float], Evaluation]:
     """All plays of a run by point and temperature."""
-    plays = [_read(path) for path in sorted((folder / "evaluations").glob("*.json"))]
-    return {(play.point, play.temperature): play for play in plays}
+    plays: dict[tuple[str, float], Evaluation] = {}
+    for path in sorted((folder / "evaluations").glob("*.json")):
+        play = read_evaluation(path)
+        if not play.success_by_task:
+            raise ConfigError(f"{path}: every game of the panel broke; remove it and resume")
+        plays[play.point, play.temperature] = play
+    return plays
 
 
 def change(before: Evaluation, after: Evaluation) -> dict[str, object]:
@@ -66,20 +79,23 @@ def change(before: Evaluation, after: Evaluation) -> dict[str, object]:
     return {"change": difference, "ci95": list(interval), "episodes": len(tasks)}
 
 
-def _read(path: Path) -> Evaluation:
+def read_evaluation(path: Path) -> Evaluation:
+    """One play of a panel, of which every game may have broken; ConfigError if the file is of another format."""
     point, _, rest = path.stem.partition(".t")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        results = [row for row in content["panel"] if "failure" not in row]
-        if not results:
-            raise ValueError("no episode has a result")
+        panel = content["panel"]
         return Evaluation(
             point=point,
             temperature=float(rest),
-            success_by_task={f"{row['task_id']}#{row['seed']}": bool(row["success"]) for row in results},
-            num_broken=len(content["panel"]) - len(results),
+            success_by_task={_task(row): bool(row["success"]) for row in panel if "failure" not in row},
+            broken_by_task={_task(row): str(row["failure"]) for row in panel if "failure" in row},
             turns_mean=float(content["turns_mean"]),
             score_mean=float(content["score_mean"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} is not what `longturn eval` writes ({error!r}); remove it and resume") from error
+
+
+def _task(row: Mapping[str, object]) -> str:
+    return f"{row['task_id']}#{row['seed']}"

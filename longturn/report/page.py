@@ -6,6 +6,7 @@ import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from longturn.disk import write_whole
 from longturn.report.charts import Chart, draw
 from longturn.report.curves import build_charts, waits
 from longturn.report.ledger import read_batches
@@ -23,11 +24,9 @@ svg { width: 100%; height: auto; }
 
 
 def write_report(folder: Path) -> Path:
-    """Write `report.html` from what lies in the run folder and return its path."""
+    """Write `report.html` from what lies in the run folder and return its path; DiskError if it cannot be written."""
     path = folder / "report.html"
-    partial = folder / ".report.html.partial"
-    partial.write_text(build_page(folder), encoding="utf-8")
-    partial.replace(path)
+    write_whole(path, build_page(folder))
     return path
 
 
@@ -85,6 +84,13 @@ def temperature_sentence(summary: Mapping[str, object]) -> str:
     )
 
 
+def broken_games(play: Mapping[str, object]) -> str:
+    """What a table says of games without a result, such as `2 broken (STEP_TIMEOUT 2)`; empty if there are none."""
+    reasons = _mapping(play.get("broken_by_reason"))
+    listed = ", ".join(f"{reason} {_number(count):.0f}" for reason, count in sorted(reasons.items()))
+    return f"{_number(play.get('broken_episodes')):.0f} broken ({listed})" if reasons else ""
+
+
 def _held_out_table(summary: Mapping[str, object]) -> str:
     rows = ["<tr><th>held-out games</th><th>before</th><th>after</th><th>change, paired 95 % interval</th></tr>"]
     for key, label in (("held_out", "temperature 1"), ("held_out_greedy", "greedy")):
@@ -114,10 +120,13 @@ def _play(value: object) -> str:
     play = _mapping(value)
     if not play:
         return "not yet"
-    return (
-        f"{100 * _number(play.get('success')):.1f} % {_interval(play.get('ci95'))}, {_number(play.get('episodes')):.0f}"
-        f" episodes, {_number(play.get('turns_mean')):.1f} turns"
+    parts = (
+        f"{100 * _number(play.get('success')):.1f} % {_interval(play.get('ci95'))}",
+        f"{_number(play.get('episodes')):.0f} episodes",
+        _text(broken_games(play)),
+        f"{_number(play.get('turns_mean')):.1f} turns",
     )
+    return ", ".join(part for part in parts if part)
 
 
 def _interval(value: object) -> str:
@@ -144,7 +153,7 @@ def _waits_table(rows: Sequence[Row]) -> str:
         for (daemon, peer), share in sorted(found.items(), key=lambda item: -item[1])
     )
     return (
-        "<p>Share of the launcher's looks, every few seconds of training, at which a daemon said it waited.</p>"
+        "<p>The launcher looks every few seconds of training. Shares are of the looks that the daemon answered.</p>"
         f"<table><tr><th>daemon</th><th>waited for</th><th>share</th></tr>{body}</table>"
     )
 
@@ -155,6 +164,7 @@ def _facts_table(summary: Mapping[str, object]) -> str:
         "run_id",
         "seed",
         "config_digest",
+        "settings_changed",
         "policy_version",
         "reason",
         "trained_turns_mean",

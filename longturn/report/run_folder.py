@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from longturn.disk import read_json
 from longturn.errors import ConfigError
 
 Row = Mapping[str, object]
@@ -47,12 +48,9 @@ def series(rows: Sequence[Row], *, axis: str, name: str) -> Series:
 def read_summary(folder: Path) -> dict[str, object]:
     """`summary.json` of a run; raises ConfigError if there is none."""
     path = folder / "summary.json"
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path} does not exist; finish the run with `longturn train --resume {folder}`") from error
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{path} is damaged: {error}") from error
+    if not path.is_file():
+        raise ConfigError(f"{path} does not exist; finish the run with `longturn train --resume {folder}`")
+    return read_json(path, mend=f"write it again with `longturn report {folder}`")
 
 
 def _read_rows(path: Path) -> list[Row]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from longturn.disk import read_json, write_json
 from longturn.report.evaluations import Evaluation, change, read_evaluations
 from longturn.report.ledger import BatchFacts, read_batches
 
@@ -40,11 +40,9 @@ def build_summary(folder: Path) -> Summary:
 
 
 def write_summary(folder: Path) -> Summary:
-    """Write `summary.json` and return it."""
+    """Write `summary.json` and return it; DiskError if it cannot be written."""
     summary = build_summary(folder)
-    partial = folder / ".summary.json.partial"
-    partial.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    partial.replace(folder / "summary.json")
+    write_json(folder / "summary.json", summary)
     return summary
 
 
@@ -70,12 +68,11 @@ def _training(batches: list[BatchFacts]) -> dict[str, object]:
 
 
 def _wall_times_s(folder: Path) -> dict[str, object]:
-    path = folder / "phases" / "spent.json"
-    return _read_json(path)
+    return _read_json(folder / "phases" / "spent.json")
 
 
 def _read_json(path: Path) -> dict[str, object]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return read_json(path, mend="remove it to report without it") if path.is_file() else {}
 
 
 def _versions() -> dict[str, str]:

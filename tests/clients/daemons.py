@@ -7,14 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.waiting import wait_until
+
 ROOT = Path(__file__).resolve().parents[2]
 FAULTY = "env_server.environments.faulty:FaultyEnvironment"
-_START_S = 60.0
 
 
 class ServerProcess:
@@ -37,11 +37,8 @@ class ServerProcess:
         return int(self.address.rpartition(":")[2])
 
     def _wait_ready(self, log: Path) -> str:
-        deadline_s = time.monotonic() + _START_S
-        while not self._ready.exists():
-            if self._process.poll() is not None or time.monotonic() > deadline_s:
-                raise RuntimeError(f"the env server did not start: {log.read_text()}")
-            time.sleep(0.02)  # another process cannot set our event
+        wait_until(lambda: self._ready.exists() or self._process.poll() is not None)
+        assert self._process.poll() is None, f"the env server did not start: {log.read_text()}"
         return str(json.loads(self._ready.read_text())["address"])
 
     def kill(self) -> None:

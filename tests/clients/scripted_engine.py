@@ -53,6 +53,9 @@ class ScriptedEngine:
         self.url = ""
         self.hold = asyncio.Event()
         self.hold.set()
+        self.info: object = {"engine": "scripted", "version": "7"}
+        """What /server_info says; None: it answers 500."""
+        self.num_info_asks = 0
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -91,7 +94,8 @@ class ScriptedEngine:
         }
 
     async def server_info(self, request: web.Request) -> web.Response:
-        return web.json_response({"engine": "scripted", "version": "7"})
+        self.num_info_asks += 1
+        return refuse(500) if self.info is None else web.json_response(self.info)
 
 
 @asynccontextmanager

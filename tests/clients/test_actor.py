@@ -35,7 +35,7 @@ from longturn.records import (
     Trajectory,
 )
 from tests.clients.scripted_engine import ScriptedEngine, echo_script, serving_engine
-from tests.clients.waiting import until
+from tests.support.waiting import until
 
 HORIZON = 5
 ECHO = Task(environment="echo", task_id="echo/train/000003", knobs={"horizon": HORIZON, "observation_bytes": 100})
@@ -291,7 +291,7 @@ def test_a_scripted_policy_plays_without_a_model(address: str, renderer: TagRend
             agent = TokenAgent(policy, renderer, SAMPLING, episode_key="e", max_episode_tokens=0, metrics=Metrics())
             trajectory = await actor.play(PLAN, agent)
         assert [turn.action for turn in trajectory.turns] == ["amber"] * HORIZON
-        assert trajectory.oldest_policy_version == 3
+        assert trajectory.policy_versions == {3}
 
     asyncio.run(main())
 

@@ -23,7 +23,7 @@ from longturn.trajectory_file import read_trajectories
 from tests.clients.daemons import ROOT
 from tests.clients.scripted_engine import echo_script, serving_engine
 from tests.clients.scripted_learner import ScriptedLearner, group
-from tests.clients.waiting import until
+from tests.support.waiting import until
 
 ENTRIES = [
     TaskEntry(
@@ -85,7 +85,7 @@ def test_eval_prints_one_json_object_and_writes_every_episode(address: str, task
     run = _run("eval", "--server", address, "--tasks", tasks, "--policy", "oracle", "--json", "--out", results,
                "--record", trajectories)  # fmt: skip
     printed = json.loads(run.stdout)
-    assert printed["success"] == 1.0
+    assert (printed["success"], printed["temperature"]) == (1.0, None)
     assert printed["ci95"] == pytest.approx([0.7225, 1.0], abs=1e-4)
     assert (printed["episodes"], printed["score_mean"], printed["turns_mean"]) == (10, 1.0, 3.0)
     assert sorted(printed["by_kind"]) == ["kind-0", "kind-1"]
@@ -132,7 +132,34 @@ def test_act_records_demonstrations_in_the_order_of_the_tasks(address: str, task
         (("eval", "--policy", "http://127.0.0.1:9", "--env", "echo", "--limit", 1), "renderer.tokenizer"),
         (("eval", "--policy", "noisy_oracle", "--policy-set", "nose=1", "--env", "echo"), "noise"),
         (("eval", "--policy", "random", "--env", "echo", "-s", "env_server.adress=x"), "did you mean address?"),
+        (("act", "-s", "status_port=70000"), "act.status_port"),
+        (("act", "-s", "metrics_port=70000"), "act.metrics_port"),
         (("act", "--record", "x.bin"), "--tasks FILE"),
+        (("act", "--policy", "oracle"), "--policy would do nothing"),
+        (("act", "--policy-set", "noise=0"), "--policy-set would do nothing"),
+        (("act", "--tasks", "x.jsonl"), "--tasks would do nothing"),
+        (("act", "--num-episodes", 3), "--num-episodes would do nothing"),
+        (("act", "--max-turns", 0), "--max-turns would do nothing"),
+        (("act", "--seed", 0), "--seed would do nothing"),
+        (("act", "--with-progress"), "--with-progress would do nothing"),
+        (("act", "--record", "x.bin", "--tasks", "x.jsonl", "--ready-file", "r"), "--ready-file would do nothing"),
+        (("eval", "--policy", "http://127.0.0.1:9", "--env", "echo", "--policy-set", "a=1"), "--policy-set would do"),
+        (("eval", "--policy", "random", "--env", "echo", "--temperature", 1.0), "--temperature would do nothing"),
+        (("eval", "--policy", "random", "--env", "echo", "--tokenizer", "t"), "--tokenizer would do nothing"),
+        (("eval", "--policy", "random", "--env", "echo", "--api-key", "k"), "--api-key would do nothing"),
+        (("eval", "--policy", "random", "--env", "echo", "--max-new-tokens", 9), "--max-new-tokens would do nothing"),
+        (("eval", "--policy", "random", "--env", "echo", "--max-episode-tokens", 9), "--max-episode-tokens would"),
+        (("eval", "--policy", "random", "--tasks", "x.jsonl", "--env", "echo"), "--env would do nothing"),
+        (("eval", "--policy", "random", "--tasks", "x.jsonl", "--split", "test"), "--split would do nothing"),
+        (("eval", "--policy", "random", "--tasks", "x.jsonl", "--filter", "a=1"), "--filter would do nothing"),
+        (("eval", "--policy", "random", "--tasks", "x.jsonl", "--task-seed", 1), "--task-seed would do nothing"),
+        (("eval", "--policy", f"scripted:{sys.executable}", "--env", "echo"), "needs an action per line"),
+        (("eval", "--policy", "random", "--tasks", sys.executable), "is no task file"),
+        (("eval", "--policy", "random", "--env", "echo", "--config", sys.executable), "is not valid TOML"),
+        (("eval", "--policy", "random", "--env", "echo", "--config", ROOT), "cannot be read"),
+        (("eval", "--policy", "scripted:x", "--env", "echo", "--policy-set", "noise=0"), "takes no settings"),
+        (("envs", "tasks", "--env", "echo", "--append"), "--append would do nothing"),
+        (("play", "--env", "echo", "--task", "echo/train/000001", "--split", "test"), "--split would do nothing"),
         (("envs", "tasks", "--env", "echo", "--filter", "level"), "name=value"),
         (("play", "--env", "echo", "--task", "echo/train/1"), "echo/train/000001"),
     ],
@@ -180,13 +207,14 @@ def test_a_person_plays_in_the_terminal(address: str) -> None:
     assert "ABORTED by CLIENT_REQUEST after 1 turns: not won" in result.stdout
 
 
-def _act(address: str, tokenizer: Path, learner: ScriptedLearner, folder: Path) -> subprocess.Popen[str]:
+def _act(address: str, tokenizer: Path, learner: ScriptedLearner, folder: Path, *more: str) -> subprocess.Popen[str]:
     settings = [
         f"env_server.address={address}",
         f"renderer.tokenizer={tokenizer}",
         f"dispatch.address={learner.address}",
         f"run_dir={folder}",
         "pool_id=p",
+        *more,
     ]
     command = _command("act", "--ready-file", folder / "ready.json")
     command += [part for setting in settings for part in ("--set", setting)]
@@ -231,6 +259,23 @@ def test_the_act_daemon_says_whom_it_waits_for_and_stops_on_a_signal(
                 process.send_signal(signal.SIGTERM)
                 _, stderr = await asyncio.to_thread(process.communicate, timeout=30)
         assert process.returncode == 128 + signal.SIGTERM, stderr
+        assert "Traceback" not in stderr
+
+    asyncio.run(play())
+
+
+def test_measures_that_find_no_room_end_the_act_daemon(address: str, tokenizer_path: Path, tmp_path: Path) -> None:
+    async def play() -> None:
+        (tmp_path / "metrics").mkdir()
+        (tmp_path / "metrics" / "actors-p.jsonl").symlink_to("/dev/full")
+        async with serving_engine(echo_script(tokenizer_path)) as engine:
+            engine.interfere = lambda ask, answer: None
+            groups = [group("g", ENTRIES[0].task)]
+            with ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url]) as learner:
+                process = _act(address, tokenizer_path, learner, tmp_path, "metrics_interval_s=0.1")
+                _, stderr = await asyncio.to_thread(process.communicate, timeout=60)
+        assert process.returncode == 2, stderr
+        assert "actors-p.jsonl cannot be written" in stderr.splitlines()[-1]
         assert "Traceback" not in stderr
 
     asyncio.run(play())

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import logging
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from longturn.records import EndCause, EpisodeStatus, Failure, StepResult, Task
 from longturn.status import StatusBoard, get_status
 from tests.clients.daemons import ServerProcess, server_process
 from tests.clients.proxy import CuttingProxy
-from tests.clients.waiting import until
+from tests.support.waiting import until, wait_until
 
 ECHO = Task(environment="echo", task_id="echo/train/000003", knobs={"horizon": 6, "observation_bytes": 100})
 
@@ -41,8 +40,7 @@ def _closed_port() -> int:
 
 def _wait_reaped(address: str) -> None:
     """Return once the server's own status counts a reaped episode."""
-    while not get_status(address).values.get("server/episode/num_reaped"):
-        time.sleep(0.1)
+    wait_until(lambda: get_status(address).values.get("server/episode/num_reaped"))
 
 
 async def _play(envs: EnvClient, task: Task, seed: int) -> list[StepResult]:
@@ -339,6 +337,29 @@ def test_a_restarted_server_loses_episodes_and_the_client_goes_on(tmp_path: Path
         return restarted
 
     with server_process(tmp_path / "first") as server:
+        asyncio.run(main(server))
+
+
+def test_episodes_of_a_killed_server_with_a_state_dir_go_on_by_themselves(tmp_path: Path) -> None:
+    settings = [f"state_dir={tmp_path / 'state'}"]
+
+    async def main(server: ServerProcess) -> None:
+        task = Task(environment="echo", task_id="echo/train/000000", knobs={"horizon": 6, "step_sleep_ms": 300.0})
+        async with EnvClient(_config(server.address)) as envs:
+            assert "state_dir" in envs.server_info.capabilities
+            playing = asyncio.gather(*(_play(envs, task, seed) for seed in range(4)))
+            await asyncio.sleep(0.8)
+            server.kill()
+            again = await asyncio.to_thread(ServerProcess, tmp_path / "2", port=server.port, settings=settings)
+            try:
+                for results in await playing:
+                    assert [result.turn_index for result in results] == list(range(7))
+                    assert results[-1].success
+                    assert results[-1].episode_return == pytest.approx(1.0)
+            finally:
+                again.stop()
+
+    with server_process(tmp_path / "1", settings=settings) as server:
         asyncio.run(main(server))
 
 

@@ -1,22 +1,20 @@
-"""Task files, trajectory files, the spool and the numbers of an evaluation."""
+"""Task files, trajectory files and the spool."""
 
 from __future__ import annotations
 
-import resource
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from clients.evaluation import wilson_interval
-from clients.spool import Spool, SpoolError
+from clients.spool import Spool
+from longturn.disk import DiskError
 from longturn.errors import ConfigError, WireError
 from longturn.records import Task, TrajectoryIdentity
 from longturn.task_file import TaskEntry, read_tasks, write_tasks
 from longturn.trajectory_file import TrajectoryWriter, read_trajectories
 from tests.longturn.examples import make_trajectory
+from tests.support.full_disk import largest_file
 
 
 def test_a_task_file_keeps_order_knobs_and_seeds(tmp_path: Path) -> None:
@@ -88,30 +86,11 @@ def test_a_file_that_was_cut_names_the_damaged_record(tmp_path: Path, num_kept: 
         list(read_trajectories(path))
 
 
-@pytest.mark.parametrize(
-    ("num_success", "num_episodes", "low", "high"),
-    [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (5, 10, 0.2366, 0.7634), (64, 128, 0.4146, 0.5854), (0, 0, 0, 1)],
-)
-def test_the_interval_is_wilsons(num_success: int, num_episodes: int, low: float, high: float) -> None:
-    assert wilson_interval(num_success, num_episodes) == pytest.approx((low, high), abs=1e-4)
-
-
-@contextmanager
-def _files_of_at_most(num_bytes: int) -> Iterator[None]:
-    """Let writing beyond this size fail with an OSError, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_a_full_disk_is_named_with_its_path_and_loses_nothing_that_was_kept(tmp_path: Path) -> None:
     first, second = [TrajectoryIdentity(run_id="r", group_id="g", member_index=n, attempt=0) for n in range(2)]
     spool = Spool(tmp_path / "spool")
     spool.add(first, b"kept")
-    with _files_of_at_most(100), pytest.raises(SpoolError, match=r"free space.*nothing acked is lost") as error:
+    with largest_file(100), pytest.raises(DiskError, match="File too large; raise the limit") as error:
         spool.add(second, b"x" * 1000)
     assert str(tmp_path / "spool") in str(error.value)
     spool.close()
@@ -123,9 +102,20 @@ def test_a_full_disk_is_named_with_its_path_and_loses_nothing_that_was_kept(tmp_
 def test_a_spool_without_its_folder_says_so(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool")
     shutil.rmtree(tmp_path / "spool")
-    with pytest.raises(SpoolError, match="cannot be used"):
+    with pytest.raises(DiskError, match="No such file"):
         spool.add(TrajectoryIdentity(run_id="r", group_id="g", member_index=0, attempt=0), b"lost")
     spool.close()
     (tmp_path / "file").write_text("")
-    with pytest.raises(SpoolError, match="cannot be used"):
+    with pytest.raises(DiskError, match="Not a directory"):
         Spool(tmp_path / "file" / "spool")
+
+
+def test_a_kept_trajectory_that_is_damaged_is_named_with_the_way_out(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.add(TrajectoryIdentity(run_id="r", group_id="g", member_index=0, attempt=0), b"kept")
+    spool.close()
+    (path,) = tmp_path.glob("*.submission")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(WireError, match="delete it to go on") as error:
+        Spool(tmp_path)
+    assert str(path) in str(error.value)

@@ -24,7 +24,8 @@ from clients.policies.engines import EngineRegistry
 from clients.policies.sglang import SglangPolicy
 from clients.pool import ActorPool
 from clients.renderer import TagRenderer
-from clients.spool import Spool, SpoolError
+from clients.spool import Spool
+from longturn.disk import DiskError
 from longturn.dispatch import Body, DispatchDealer
 from longturn.errors import ConfigError, UnreachableError
 from longturn.metrics import Metrics
@@ -34,7 +35,7 @@ from longturn.v1 import dispatch_pb2
 from tests.clients.daemons import ServerProcess, server_process
 from tests.clients.scripted_engine import Answer, Ask, echo_script, serving_engine
 from tests.clients.scripted_learner import ScriptedLearner, accept, group, rules
-from tests.clients.waiting import until
+from tests.support.waiting import until
 
 
 def _echo(index: int = 3, **knobs: int | float) -> Task:
@@ -440,7 +441,7 @@ def test_a_member_waits_for_the_lowest_version_of_its_window(
                 learner.on_message = announce
                 async with _parts(address, renderer, learner.address, tmp_path) as parts:
                     await _run(parts)
-        assert {item.oldest_policy_version for item in learner.trajectories} == {3}
+        assert {item.policy_versions for item in learner.trajectories} == {frozenset({3})}
 
     asyncio.run(main())
 
@@ -477,7 +478,7 @@ def test_a_spool_that_cannot_be_written_ends_the_pool_with_its_path(
             with ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url]) as learner:
                 async with _parts(address, renderer, learner.address, tmp_path) as parts:
                     shutil.rmtree(tmp_path / "spool")
-                    with pytest.raises(SpoolError, match="free space") as error:
+                    with pytest.raises(DiskError, match="No such file") as error:
                         await _run(parts)
         assert str(tmp_path / "spool") in str(error.value)
         assert not learner.failed
@@ -572,7 +573,7 @@ def test_a_new_run_begins_without_the_engines_and_versions_of_the_old_one(
                     await until(lambda: parts.metrics.snapshot().get("actors/policy/version") == 9)
                 with second:
                     assert await running == "COMPLETED"
-            assert {item.oldest_policy_version for item in second.trajectories} == {0}
+            assert {item.policy_versions for item in second.trajectories} == {frozenset({0})}
             assert len(second.members("g")) == 4
             assert not old.asks
 

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from clients.renderer import CUT_MARK, TAGS, TagRenderer, load_tag_renderer
+from clients.renderer import CUT_MARK, TagRenderer, load_tag_renderer
 from longturn.errors import ConfigError
 from longturn.records import TokenSpan
+from longturn.tag_format import MAX_CLOSING_TOKENS, TAGS
 from tests.clients.tokens import EXTRA_SPECIAL, write_tokenizer
 
 
@@ -66,6 +67,10 @@ def test_a_malformed_completion_still_gives_an_action_and_a_well_formed_history(
     assert parsed.action == action
     assert not parsed.format_valid
     assert _text(tokenizer_path, parsed.closing_ids) == closing
+
+
+def test_no_completion_needs_more_closing_tags_than_an_empty_one(renderer: TagRenderer) -> None:
+    assert len(renderer.parse(()).closing_ids) == renderer.max_closing_tokens == MAX_CLOSING_TOKENS
 
 
 def test_blanks_between_the_tags_are_allowed(renderer: TagRenderer, tokenizer_path: Path) -> None:

@@ -19,7 +19,7 @@ from longturn.metrics import Metrics
 from longturn.records import FinishReason, PolicySpan, SamplingParams
 from longturn.status import StatusBoard
 from tests.clients.scripted_engine import Answer, Ask, ScriptedEngine, refuse, serving_engine
-from tests.clients.waiting import until
+from tests.support.waiting import until
 
 IDS = tuple(range(100, 110))
 ABORT = {"type": "abort", "message": "paused", "status_code": None, "err_type": None}
@@ -66,6 +66,34 @@ def test_a_completion_is_what_the_engine_sampled() -> None:
         assert ask.sampling["temperature"] == 0.7
         assert ask.sampling["stop_token_ids"] == [109]
         assert ask.sampling["sampling_seed"] == derive_seed(11, 4, 0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("info", [None, ["no object"]])
+def test_an_engine_that_does_not_say_what_it_is_is_counted_and_logged_once(
+    info: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with serving_engine(_script) as engine, _policy(engine) as (policy, metrics):
+            engine.info = info
+            keys = [f"episode-{number}" for number in range(4)]
+            completions = await asyncio.gather(*(_complete(policy, key=key) for key in keys), _complete(policy))
+        assert {(item.engine.name, item.engine.version) for item in completions} == {("", "")}
+        assert engine.num_info_asks == 1
+        assert metrics.snapshot()["actors/engine/num_unnamed"] == 1
+
+    asyncio.run(main())
+    assert [record.message for record in caplog.records].count("engine does not say what it is") == 1
+
+
+def test_an_engine_that_tells_its_version_only_gets_no_name() -> None:
+    async def main() -> None:
+        async with serving_engine(_script) as engine, _policy(engine) as (policy, metrics):
+            engine.info = {"version": "0.5.23"}
+            completion = await _complete(policy)
+        assert (completion.engine.name, completion.engine.version) == ("", "0.5.23")
+        assert "actors/engine/num_unnamed" not in metrics.snapshot()
 
     asyncio.run(main())
 

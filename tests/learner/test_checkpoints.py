@@ -62,7 +62,7 @@ def test_a_failed_write_leaves_the_old_state(tmp_path: Path) -> None:
             (partial / "half").write_bytes(b"x")
             raise OSError("disk full")
 
-    with pytest.raises(DiskError, match=r"step-000002 cannot be written: disk full; free space, then .* --resume"):
+    with pytest.raises(DiskError, match=r"step-000002 cannot be written: disk full; free space, then start again"):
         fill_the_disk()
     assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
 
@@ -88,7 +88,7 @@ def test_a_run_whose_disk_fills_up_goes_on_from_its_last_checkpoint(
             disk.enter_context(largest_file(20_000))
         return made_up(member)
 
-    with disk, pytest.raises(LongturnError, match=r"cannot be written.*--resume"):
+    with disk, pytest.raises(LongturnError, match=r"cannot be written.*start again"):
         train_with_pool(config, script)
     assert train_with_pool(config)[0] == "COMPLETED"
     assert audited(config.run_dir).num_batches == 3
@@ -111,6 +111,48 @@ def test_damage_is_an_error_that_names_the_file_or_by_rule_the_one_before_is_tak
     assert chosen.training_step == 1
     assert [found.training_step for found in find_checkpoints(tmp_path)] == [1]
     assert (tmp_path / "abandoned-000-step-000002").is_dir()
+
+
+@pytest.mark.parametrize(
+    "marker", ["{", "[]", '{"sha256": 1}', '{"sha256": {}}', '{"sha256": {}, "batches_consumed": "2"}']
+)
+def test_a_damaged_marker_is_an_error_or_by_rule_the_checkpoint_before_is_taken(tmp_path: Path, marker: str) -> None:
+    first = write(tmp_path, 1)
+    (write(tmp_path, 2) / "COMPLETE").write_text(marker)
+    with pytest.raises(CheckpointError, match=r"step-000002.* is damaged.*learner\.checkpoint\.on_damage=previous"):
+        choose_checkpoint(tmp_path, "auto", on_damage="error")
+    chosen = choose_checkpoint(tmp_path, "auto", on_damage="previous")
+    assert chosen is not None
+    assert chosen.path == first
+    assert [found.training_step for found in find_checkpoints(tmp_path)] == [1]
+    assert (tmp_path / "abandoned-000-step-000002").is_dir()
+
+
+def test_a_marker_without_its_number_is_never_taken_for_the_oldest(tmp_path: Path) -> None:
+    newest = [write(tmp_path, step) for step in (1, 2, 3)][-1]
+    marker = json.loads((newest / "COMPLETE").read_text())
+    del marker["batches_consumed"]
+    (newest / "COMPLETE").write_text(json.dumps(marker))
+    with pytest.raises(CheckpointError, match="how many batches"):
+        prune(tmp_path, keep=1)
+    assert newest.is_dir()
+
+
+@pytest.mark.parametrize("resume", ["auto", "step-000002"])
+def test_damage_without_anything_before_it_never_starts_the_run_anew(tmp_path: Path, resume: str) -> None:
+    if resume != "auto":
+        write(tmp_path, 1)
+        resume = str(tmp_path / resume)
+    (write(tmp_path, 2) / "weights").write_bytes(b"short")
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match="restore a checkpoint"):
+            choose_checkpoint(tmp_path, resume, on_damage="previous")
+
+
+def test_a_damaged_run_is_still_a_run(tmp_path: Path) -> None:
+    (write(tmp_path, 2) / "COMPLETE").write_text("{")
+    with pytest.raises(ConfigError, match="another run folder"):
+        choose_checkpoint(tmp_path, "never", on_damage="previous")
 
 
 def test_resume_rules(tmp_path: Path) -> None:

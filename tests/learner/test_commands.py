@@ -43,6 +43,8 @@ def test_a_dry_run_prints_all_settings() -> None:
         ("publish.pause_mode=in_place", "cache_rule = keep"),
         ("off_policy.mode=none", "accept_bias"),
         ("evaluation.every=3", "evaluation.path"),
+        ("advantage.estimator=grop", "'grpo', 'dr_grpo', 'rloo'"),
+        ("ppo.loss=gspo", "set ppo.aggregation = seq_mean_token_mean"),
         ("play.max_episode_tokens=8190", "at least 3 below model.max_row_tokens"),
     ],
 )
@@ -53,6 +55,13 @@ def test_a_wrong_setting_is_one_line_that_mends_it(setting: str, message: str) -
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("option", ["--resume", "--ready-file"])
+def test_imitation_refuses_what_only_training_has(option: str) -> None:
+    done = learn("--imitate", "x.bin", option, "auto")
+    assert done.returncode == 2
+    assert f"{option} would do nothing" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -61,7 +70,7 @@ def test_a_wrong_setting_is_one_line_that_mends_it(setting: str, message: str) -
         ({"tasks": {"path": Path("nowhere.jsonl")}}, "longturn envs tasks"),
         ({"play": {"max_episode_tokens": 8000}}, "the model reads at most 4096"),
         ({"publish": {"require_engine": True}}, "name at least one engine"),
-        ({"advantage": {"estimator": "grop"}}, "known are grpo"),
+        ({"reference": {"kl": "loss", "path": Path("nowhere")}}, "learner.reference.path"),
     ],
 )
 def test_what_a_user_can_get_wrong_at_the_start_names_what_mends_it(
@@ -74,7 +83,7 @@ def test_what_a_user_can_get_wrong_at_the_start_names_what_mends_it(
         run_learner(config, resume="auto", ready_file=None)
 
 
-def test_a_run_whose_groups_all_fail_ends_with_an_error_that_names_the_rule(
+def test_a_run_whose_groups_all_fail_ends_with_an_error_that_says_how_to_go_on(
     tmp_path: Path, model_dir: Path, task_path: Path
 ) -> None:
     config = small_config(tmp_path / "run", model_dir, task_path, stop={"max_skipped_in_a_row": 2})
@@ -85,7 +94,13 @@ def test_a_run_whose_groups_all_fail_ends_with_an_error_that_names_the_rule(
     assert done.returncode == 2
     last = done.stderr.splitlines()[-1]
     assert "the run ended with NO_GROUPS: learner.stop.max_skipped_in_a_row = 2" in last
-    assert json.loads((config.run_dir / "learner_summary.json").read_text())["reason"] == "NO_GROUPS"
+    summary = json.loads((config.run_dir / "learner_summary.json").read_text())
+    assert (summary["reason"], summary["trained_turns_mean"]) == ("NO_GROUPS", None)
+    assert str(path) in last
+    with ScriptedPool(config.dispatch_address):
+        done = learn("--config", str(path), *last[last.index("--set") :].split())
+    assert done.returncode == 0, done.stderr
+    assert json.loads((config.run_dir / "learner_summary.json").read_text())["reason"] == "COMPLETED"
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path, model_dir: Path, task_path: Path) -> None:
@@ -99,3 +114,19 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path, model_dir: Path
     )
     with pytest.raises(ConfigError, match="do not belong together"):
         run_learner(small_config(tmp_path / "run", folder, task_path), resume="auto", ready_file=None)
+
+
+@pytest.mark.parametrize("content", [None, "{"])
+def test_a_tokenizer_that_cannot_be_read_is_named_with_its_setting(
+    tmp_path: Path, model_dir: Path, task_path: Path, content: str | None
+) -> None:
+    from learner.session import learn as run_learner
+
+    folder = tmp_path / "model"
+    shutil.copytree(model_dir, folder)
+    (folder / "tokenizer.json").unlink()
+    if content is not None:
+        (folder / "tokenizer.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"tokenizer\.json") as error:
+        run_learner(small_config(tmp_path / "run", folder, task_path), resume="auto", ready_file=None)
+    assert "learner.model.path" in str(error.value)

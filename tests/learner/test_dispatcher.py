@@ -23,6 +23,7 @@ from longturn.records import EndCause, EpisodeStatus, Task, Trajectory, Turn
 from longturn.task_file import TaskEntry
 from longturn.v1 import dispatch_pb2
 from tests.support.scripted_pool import GiveUp, Member, ScriptedPool, made_up
+from tests.support.waiting import wait_until
 
 ENTRIES = [TaskEntry(task=Task(environment="scripted", task_id=f"task-{index}")) for index in range(3)]
 
@@ -81,16 +82,6 @@ def dispatcher(tmp_path: Path, metrics: Metrics) -> Iterator[Dispatcher]:
     dispatcher.close()
 
 
-def wait_until(dispatcher: Dispatcher, condition: Callable[[], bool]) -> None:
-    """Look again after every round in which a pool said something."""
-    for _ in range(400):
-        dispatcher.changed.clear()
-        if condition():
-            return
-        dispatcher.changed.wait(0.1)
-    raise AssertionError("the condition did not come true")
-
-
 def take(dispatcher: Dispatcher) -> TakenBatch:
     found: list[TakenBatch] = []
 
@@ -99,7 +90,7 @@ def take(dispatcher: Dispatcher) -> TakenBatch:
         found.extend([taken] if taken else [])
         return bool(found)
 
-    wait_until(dispatcher, is_complete)
+    wait_until(is_complete)
     return found[0]
 
 
@@ -107,7 +98,7 @@ def test_members_of_a_dead_pool_are_assigned_again_and_the_others_are_kept(dispa
     first = ScriptedPool(
         dispatcher.address, pool_id="first", script=lambda member: made_up(member) if member.member_index == 1 else None
     ).start()
-    wait_until(dispatcher, lambda: len(first.acks) == 2)
+    wait_until(lambda: len(first.acks) == 2)
     first.stop()
     with ScriptedPool(dispatcher.address, pool_id="second") as second:
         taken = take(dispatcher)
@@ -118,7 +109,7 @@ def test_members_of_a_dead_pool_are_assigned_again_and_the_others_are_kept(dispa
 
 def test_a_restarted_pool_frees_the_groups_of_its_earlier_life_at_once(dispatcher: Dispatcher) -> None:
     first = ScriptedPool(dispatcher.address, pool_id="same", script=lambda member: None).start()
-    wait_until(dispatcher, lambda: len(first.assignments) == 2)
+    wait_until(lambda: len(first.assignments) == 2)
     first.stop()
     with ScriptedPool(dispatcher.address, pool_id="same") as second:
         take(dispatcher)
@@ -127,9 +118,9 @@ def test_a_restarted_pool_frees_the_groups_of_its_earlier_life_at_once(dispatche
 
 def test_an_assignment_that_is_not_listed_as_held_is_sent_again(dispatcher: Dispatcher, metrics: Metrics) -> None:
     pool = ScriptedPool(dispatcher.address, script=lambda member: None).start()
-    wait_until(dispatcher, lambda: len(pool.assignments) == 2)
+    wait_until(lambda: len(pool.assignments) == 2)
     pool.forget()
-    wait_until(dispatcher, lambda: len(pool.assignments) >= 4)
+    wait_until(lambda: len(pool.assignments) >= 4)
     pool.stop()
     assert {item.attempt for item in pool.assignments} == {0}
     assert metrics.snapshot()["learner/group/sent_again"] >= 2
@@ -139,11 +130,11 @@ def test_a_pool_that_outlives_the_learner_keeps_its_groups(tmp_path: Path, metri
     before = dispatcher_at(tmp_path, metrics)
     gate = threading.Event()
     pool = ScriptedPool(before.address, script=lambda member: made_up(member) if gate.is_set() else None).start()
-    wait_until(before, lambda: len(pool.assignments) == 2)
+    wait_until(lambda: len(pool.assignments) == 2)
     before.close()
     after = dispatcher_at(tmp_path, metrics)
     try:
-        wait_until(after, lambda: "HELLO_FIRST" in pool.refusals)
+        wait_until(lambda: "HELLO_FIRST" in pool.refusals)
         gate.set()
         pool.replay()
         taken = take(after)
@@ -210,7 +201,7 @@ def test_what_the_loss_cannot_use_is_refused(
     dispatcher: Dispatcher, spoil: Callable[[Trajectory], Trajectory], reason: str
 ) -> None:
     with ScriptedPool(dispatcher.address, script=lambda member: spoil(made_up(member))) as pool:
-        wait_until(dispatcher, lambda: bool(pool.acks))
+        wait_until(lambda: bool(pool.acks))
         assert pool.acks[0].verdict == dispatch_pb2.ACK_VERDICT_REFUSED
         assert pool.acks[0].reason.startswith(reason)
         # Every try fails alike, so both slots close: nothing waits for ever.
@@ -230,14 +221,14 @@ def test_a_late_attempt_is_superseded_without_harm(dispatcher: Dispatcher) -> No
         return None
 
     first = ScriptedPool(dispatcher.address, pool_id="slow", script=hold_back).start()
-    wait_until(dispatcher, lambda: len(kept) == 6)
+    wait_until(lambda: len(kept) == 6)
     first.stop()
     with ScriptedPool(dispatcher.address, pool_id="fast") as fast:
         take(dispatcher)
         message = dispatch_pb2.SubmitTrajectory(trajectory=trajectory_to_bytes(kept[0]))
         message.identity.CopyFrom(trajectory_to_proto(kept[0]).identity)
         fast.extra.append(message)
-        wait_until(dispatcher, lambda: fast.acks[-1].verdict == dispatch_pb2.ACK_VERDICT_SUPERSEDED)
+        wait_until(lambda: any(ack.verdict == dispatch_pb2.ACK_VERDICT_SUPERSEDED for ack in fast.acks))
 
 
 def test_a_failed_group_is_played_again_in_its_slot(dispatcher: Dispatcher) -> None:
@@ -255,7 +246,7 @@ def test_a_foreign_tokenizer_and_a_foreign_protocol_are_refused_by_name(dispatch
     with ScriptedPool(dispatcher.address) as pool:
         pool.extra.append(dispatch_pb2.Hello(pool_id="x", protocol_version="1", tokenizer_hash="other"))
         pool.extra.append(dispatch_pb2.Hello(pool_id="x", protocol_version="0"))
-        wait_until(dispatcher, lambda: len(pool.refusals) >= 2)
+        wait_until(lambda: len(pool.refusals) >= 2)
         assert {"TOKENIZER_MISMATCH", "PROTOCOL_MISMATCH"} <= set(pool.refusals)
 
 
@@ -288,7 +279,7 @@ def test_nothing_is_assigned_while_no_engine_is_announced(tmp_path: Path, metric
             rounds_until_heard(pool)
             assert len(pool.assignments) == num_assigned
             announce(endpoints)
-            wait_until(dispatcher, lambda: len(pool.assignments) > num_assigned)
+            wait_until(lambda: len(pool.assignments) > num_assigned)
     finally:
         dispatcher.close()
 

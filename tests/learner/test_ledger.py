@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.diagnostics.staleness import slots_assignable_below
+from learner.ledger.admission import slots_assignable_below
 from learner.ledger.records import Assignment, BatchOutcome, GroupVerdict, Receipt, Submission
 from learner.ledger.schema import LedgerError
 from learner.ledger.store import Ledger

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,10 @@ import pytest
 
 from learner.checkpoint_files import verify
 from learner.engines import EngineClient, EngineRegistry, Target, UpdateRules
+from learner.ledger.schema import LedgerError
 from learner.publisher import Publisher
+from local_engine.config import EngineConfig
+from longturn.config import load_config
 from longturn.errors import UnreachableError
 from longturn.metrics import Metrics
 from longturn.status import StatusBoard
@@ -45,7 +49,7 @@ class News:
 
 def registry_of(
     *clients: EngineClient,
-    news: News | None = None,
+    news: Callable[[Target, list[EngineClient]], None] | None = None,
     on_lost: Callable[[EngineClient], None] | None = None,
     timeout_s: float = 5.0,
     check_interval_s: float = 0.05,
@@ -87,8 +91,9 @@ def test_a_refused_load_continues_the_engine_and_is_tried_again(engine: Scripted
 
 def test_an_engine_that_does_not_report_the_version_is_not_confirmed(engine: ScriptedEngine) -> None:
     engine.lie = True
-    registry = registry_of(EngineClient(engine.url))
-    assert registry.publish(target(1), timeout_s=0.3) == []
+    registry, wanted = registry_of(EngineClient(engine.url)), target(1)
+    while engine.url not in registry.failures:
+        assert registry.publish(wanted, timeout_s=0.3) == []
     assert "reports version default" in registry.failures[engine.url]
     registry.close()
 
@@ -142,6 +147,35 @@ def test_an_engine_lost_while_weights_are_published_is_told_of() -> None:
     engine.close()
     assert registry.publish(target(2), timeout_s=0.1) == []
     assert told.wait(20)
+    registry.close()
+
+
+def test_what_ends_a_keeper_is_raised_by_the_next_publish(engine: ScriptedEngine) -> None:
+    def refuse(client: EngineClient) -> None:
+        raise LedgerError("the ledger cannot be written")
+
+    engine.cut_short = True
+    registry = registry_of(EngineClient(engine.url), on_lost=refuse)
+    for version in (1, 2):
+        with pytest.raises(LedgerError, match="cannot be written"):
+            registry.publish(target(version), timeout_s=20)
+    registry.close()
+
+
+def test_a_rotation_that_cannot_be_announced_is_raised_by_the_next_publish() -> None:
+    is_lost = threading.Event()
+
+    def refuse(target: Target, rotation: list[EngineClient]) -> None:
+        is_lost.set()
+        raise LedgerError("the ledger cannot be written")
+
+    engine = ScriptedEngine()
+    registry = registry_of(EngineClient(engine.url), news=refuse)
+    assert registry.publish(target(1), timeout_s=20)
+    engine.close()
+    assert is_lost.wait(20)
+    with pytest.raises(LedgerError, match="cannot be written"):
+        registry.publish(target(2), timeout_s=20)
     registry.close()
 
 
@@ -217,8 +251,13 @@ def test_a_run_waits_for_its_engine_and_gives_up_with_the_command_to_start_one(
         "check_interval_s": 0.1,
     }
     config = small_config(tmp_path / "run", model_dir, task_path, publish=publish)
-    with pytest.raises(UnreachableError, match=r"Connection refused.*longturn engine"):
+    with pytest.raises(UnreachableError, match=r"Connection refused.*longturn engine") as error:
         LearnerThread(config).join()
+    options = re.findall(r"--set (\w+)=(\S+?)[\s`]", str(error.value))
+    engine = load_config(EngineConfig, table="engine", overrides=[f"{name}={value}" for name, value in options])
+    assert engine.weights_root == config.run_dir.resolve() / "weights"
+    for setting in ("learner.publish.engines", "learner.publish.connect_timeout_s"):
+        assert setting in str(error.value)
 
 
 def test_a_run_survives_an_engine_that_restarts(tmp_path: Path, model_dir: Path, task_path: Path) -> None:

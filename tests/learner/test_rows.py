@@ -10,8 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from learner.advantages.shaping import RewardOptions
+from learner.batch import BatchOptions, BatchTensors, build_batch, tensors_of
+from learner.ledger.records import StoredMember, TakenBatch, TakenGroup
+from learner.losses.aggregation import AGGREGATIONS, token_weights
 from learner.model import PolicyModel
 from learner.rows import RowError, build_rows
+from longturn.codec import trajectory_to_bytes
 from longturn.records import (
     EndCause,
     EpisodeStatus,
@@ -141,3 +146,38 @@ def test_replaced_logprobs_reach_the_row() -> None:
     played = replace(turn((1,), (2,)), behavior_logprobs=(-0.25,))
     (row,) = build_rows(trajectory(played), vocabulary_size=48, max_row_tokens=9).rows
     assert row.behavior_logprobs == (-0.25,)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    parts=st.lists(st.tuples(IDS, IDS), min_size=1, max_size=5),
+    windows=st.lists(st.integers(1, 3), min_size=5, max_size=5),
+)
+def test_a_split_by_the_template_changes_no_mask_and_no_weight(
+    parts: list[tuple[tuple[int, ...], tuple[int, ...]]], windows: list[int]
+) -> None:
+    whole = [turn(prompt, completion) for prompt, completion in parts]
+    split = []
+    for index, (prompt, completion) in enumerate(parts):
+        start = max(0, index - windows[index])
+        earlier = [token for pair in parts[start:index] for ids in pair for token in ids]
+        split.append(turn((*earlier, *prompt), completion))
+    one = tensors_of_trajectories([trajectory(*whole), trajectory(*whole)])
+    many = tensors_of_trajectories([trajectory(*split, mode=RenderMode.WINDOW), trajectory(*whole)])
+    assert torch.equal(one.behavior_logprobs_N, many.behavior_logprobs_N)
+    assert torch.equal(one.layout.turn_index_N, many.layout.turn_index_N)
+    for kind in AGGREGATIONS:
+        weights = [token_weights(kind, each.layout, torch.ones(each.num_tokens)) for each in (one, many)]
+        assert torch.equal(*weights)
+
+
+def tensors_of_trajectories(trajectories: list[Trajectory]) -> BatchTensors:
+    """One group of these members."""
+    members = tuple(
+        StoredMember(member_index=index, attempt=0, data=trajectory_to_bytes(played))
+        for index, played in enumerate(trajectories)
+    )
+    group = TakenGroup(slot=0, group_id="t000000.0", kind="", duration_s=1.0, members=members)
+    taken = TakenBatch(batch=0, groups=(group,), lost=(), num_closed_slots=0)
+    options = BatchOptions(vocabulary_size=48, max_row_tokens=999, reward=RewardOptions(), discount=0.8)
+    return tensors_of(build_batch(taken, options))

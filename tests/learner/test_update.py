@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from learner.advantages.shaping import RewardOptions
-from learner.batch import Batch, BatchOptions, build_batch, tensors_of, tokens_of_groups
+from learner.batch import tensors_of, tokens_of_groups
 from learner.filters.variance_mass import VarianceMass
-from learner.ledger.records import StoredMember, TakenBatch, TakenGroup
 from learner.losses.epo import EpoOptions, EpoStep
 from learner.losses.off_policy import OffPolicyOptions
 from learner.losses.ppo import PpoOptions
@@ -19,37 +17,7 @@ from learner.losses.step_loss import LossOptions
 from learner.model import PolicyModel
 from learner.schedule import RateSchedule
 from learner.update import UpdateOptions, apply_update, score_rows, select_groups, step_terms
-from longturn.codec import trajectory_to_bytes
-from longturn.v1 import dispatch_pb2, environment_pb2
-from tests.support.scripted_pool import Member, made_up
-
-
-def batch_of(num_groups: int = 3, group_size: int = 4) -> Batch:
-    groups = []
-    for slot in range(num_groups):
-        members = []
-        for index in range(group_size):
-            member = Member(
-                assignment=dispatch_pb2.GroupAssignment(
-                    group_id=f"t{slot:06d}.0", task=environment_pb2.Task(environment="scripted", task_id=f"task-{slot}")
-                ),
-                run_id="run",
-                tokenizer_hash="",
-                member_index=index,
-                sampling_seed=slot,
-                temperature=1.0,
-                policy_version=0,
-            )
-            data = trajectory_to_bytes(made_up(member, success=index % 2 == 0 if slot else True))
-            members.append(StoredMember(member_index=index, attempt=0, data=data))
-        groups.append(
-            TakenGroup(slot=slot, group_id=f"t{slot:06d}.0", kind="k", duration_s=1.0, members=tuple(members))
-        )
-    taken = TakenBatch(batch=0, groups=tuple(groups), lost=(), num_closed_slots=0)
-    return build_batch(
-        taken,
-        BatchOptions(vocabulary_size=48, max_row_tokens=999, reward=RewardOptions(), discount=0.8),
-    )
+from tests.learner.batches import batch_of
 
 
 def options(**changes: object) -> UpdateOptions:

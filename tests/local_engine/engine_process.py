@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from local_engine.config import EngineConfig
 from local_engine.model import load_model
 from local_engine.serve import serving as engine_serving
 from longturn.metrics import Metrics
+from tests.support.waiting import wait_until
 
 START_DEADLINE_S = 90.0
 DEADLINE_S = 30.0
@@ -86,13 +87,6 @@ class EngineClient:
         return self.post("/update_weights_from_disk", body, expect=expect)
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Ask again until it is so; the calls themselves are the pause."""
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not is_so():
-        assert time.monotonic() < deadline_s, "waited too long"
-
-
 def engine_command(settings: Mapping[str, object], *options: str) -> list[str]:
     """Command line of the engine."""
     overrides = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
@@ -137,11 +131,8 @@ def serving(folder: Path, scratch: Path, *, api_key: str = "secret", **settings:
     command = engine_command({"port": 0, "model_path": folder, **settings}, "--ready-file", str(ready))
     process = subprocess.Popen(command, env=engine_environment(api_key), stderr=subprocess.PIPE, text=True)
     try:
-        deadline_s = time.monotonic() + START_DEADLINE_S
-        while not ready.exists():
-            assert process.poll() is None, process.communicate()[1]
-            assert time.monotonic() < deadline_s, "the engine did not become ready"
-            time.sleep(0.02)  # nothing to wait on but the file
+        wait_until(lambda: ready.exists() or process.poll() is not None, limit_s=START_DEADLINE_S)
+        assert process.poll() is None, process.communicate()[1]
         client = EngineClient(base_url=json.loads(ready.read_text())["url"], api_key=api_key)
         yield client
         client.pool.shutdown(wait=False)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from tests.local_engine.conftest import Contract
-from tests.local_engine.engine_process import EngineClient, wait_until
+from tests.local_engine.engine_process import EngineClient
 from tests.local_engine.test_contract_generate import assert_exact, output_logprobs, prompt_of
 from tests.local_engine.tiny_models import chosen_logprobs
+from tests.support.waiting import wait_until
 
 LONG = 1500
 

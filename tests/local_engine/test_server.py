@@ -12,9 +12,10 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from tests.local_engine.conftest import Contract
-from tests.local_engine.engine_process import EngineClient, serving_here, wait_until
+from tests.local_engine.engine_process import EngineClient, serving_here
 from tests.local_engine.test_contract_generate import assert_exact, output_logprobs, prompt_of
 from tests.local_engine.tiny_models import save_model, tiny_model
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="session")

@@ -39,6 +39,32 @@ def test_a_missing_tokenizer_names_the_way_out(tmp_path: Path, weights_root: Pat
         client.post("/generate", {"text": "w5"}, expect=400)
 
 
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "tokenizer.json"])
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_a_damaged_file_of_the_model_is_named(tmp_path: Path, weights_root: Path, name: str, content: str) -> None:
+    folder = shutil.copytree(weights_root / "v0", tmp_path / "model")
+    (folder / name).write_text(content)
+    with pytest.raises(StartError, match="restore it") as error:
+        start(folder)
+    assert str(folder / name) in str(error.value)
+
+
+def test_an_end_token_that_is_none_is_named(tmp_path: Path, weights_root: Path) -> None:
+    folder = shutil.copytree(weights_root / "v0", tmp_path / "model")
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": "</s>"}))
+    with pytest.raises(StartError, match="'</s>', which is no token id"):
+        start(folder)
+
+
+def test_a_checkpoint_in_a_dtype_that_is_not_computed_needs_a_word(tmp_path: Path, weights_root: Path) -> None:
+    folder = shutil.copytree(weights_root / "v0", tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"dtype": "float16"}))
+    with pytest.raises(StartError, match=r"float16.*engine\.dtype"):
+        start(folder)
+    start(folder, dtype="float32")
+
+
 def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path: Path, weights_root: Path) -> None:
     folder = shutil.copytree(weights_root / "v0", tmp_path / "model")
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
@@ -83,6 +109,12 @@ def test_off_loopback_a_key_is_demanded(tmp_path: Path, monkeypatch: pytest.Monk
         read_key(EngineConfig(model_path=tmp_path, host="0.0.0.0"))
     (tmp_path / "key").write_text("from-file\n")
     assert read_key(EngineConfig(model_path=tmp_path, host="0.0.0.0", api_key_file=tmp_path / "key")) == "from-file"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost", "::1"])
+def test_on_loopback_no_key_is_demanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    monkeypatch.delenv("LONGTURN_ENGINE_KEY", raising=False)
+    assert read_key(EngineConfig(model_path=tmp_path, host=host)) == ""
 
 
 def test_help_and_dry_run_do_not_load_torch(tmp_path: Path) -> None:

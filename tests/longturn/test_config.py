@@ -12,13 +12,20 @@ from longturn.errors import ConfigError
 
 
 class _Inner(Config):
+    """How old data may be."""
+
     max_policy_lag: int = Field(default=1, ge=0)
+    """Batches that groups may run ahead."""
 
 
 class _Outer(Config):
     port: int = 0
     name: str = "a"
     staleness: _Inner = _Inner()
+    metrics_port: int | None = None
+    """Port of /metrics; absent: none."""
+    limits: dict[str, _Inner] = Field(default_factory=dict)
+    engines: tuple[_Inner, ...] = ()
 
 
 def _load(text: str, path: Path, *overrides: str) -> _Outer:
@@ -63,8 +70,15 @@ def test_an_override_without_a_value_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_dump_loads_to_the_same_settings(tmp_path: Path) -> None:
-    config = _load("", tmp_path, "port=9", "staleness.max_policy_lag=2")
+    overrides = ("port=9", 'name="two\\nlines"', "staleness.max_policy_lag=2", 'limits={"a b"={max_policy_lag=3}}')
+    config = _load("", tmp_path, *overrides, "engines=[{max_policy_lag=4}, {}]")
     assert _load(dump_config(config, table="learner"), tmp_path) == config
+
+
+def test_a_dump_says_what_each_setting_means() -> None:
+    text = dump_config(_Outer(), table="learner")
+    assert "# How old data may be.\n[learner.staleness]\n# Batches that groups may run ahead.\nmax_policy" in text
+    assert "# Port of /metrics; absent: none.\n# metrics_port is not set\n" in text
 
 
 def test_the_digest_changes_with_any_value() -> None:

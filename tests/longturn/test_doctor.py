@@ -28,4 +28,5 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it() -> None:
     result = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
     assert result.returncode == 1
     assert "FAIL  extra report: missing matplotlib" in result.stdout
-    assert "'longturn[report]'" in result.stdout
+    assert "in the checkout run: make install" in result.stdout
+    assert "'.[report]'" in result.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,14 +33,15 @@ def address() -> Iterator[str]:
     board = StatusBoard("learner", metrics)
     board.set_phase("waiting")
     server = StatusServer(board)
-    with board.waiting("actors", "the last group of batch 3"):
+    with board.waiting("actors", "the last group of batch 3"), board.waiting("engine", "an answer", budget_s=600.0):
         yield server.address
     server.close()
 
 
 def test_an_address_is_asked_whom_it_waits_for(address: str) -> None:
     text = run_status(address, "--values")
-    assert "actors: the last group of batch 3" in text
+    assert re.search(r"actors: the last group of batch 3 \(\d+\.\d s\)", text)
+    assert re.search(r"engine: an answer \(\d+\.\d of 600 s\)", text)
     assert "learner/group/kept" in text
 
 
@@ -62,3 +64,17 @@ def test_a_run_without_living_daemons_says_how_to_go_on(tmp_path: Path) -> None:
 def test_a_word_that_is_neither_folder_nor_address_is_refused() -> None:
     with pytest.raises(ConfigError, match="neither"):
         run_status("nonsense")
+
+
+@pytest.mark.parametrize("content", ["{", '{"pid": 1}'])
+def test_a_damaged_ready_file_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "ready").mkdir()
+    (tmp_path / "ready" / "engine.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"engine\.json is damaged.*remove it"):
+        run_status(str(tmp_path))
+
+
+def test_a_port_that_another_daemon_has_is_refused_with_its_setting(address: str) -> None:
+    port = int(address.rpartition(":")[2])
+    with pytest.raises(ConfigError, match=rf"port {port}: it is in use; change learner\.status_port"):
+        StatusServer(StatusBoard("learner", Metrics()), port=port, setting="learner.status_port")

@@ -64,9 +64,35 @@ def test_one_member_is_read_in_full(run_folder: Path) -> None:
     assert "g0/0" not in text
 
 
+@pytest.mark.parametrize("which", ["g0/one", "g0/", "g0/-1", "g0/1/0"])
+def test_a_member_that_is_no_number_is_refused(run_folder: Path, which: str) -> None:
+    with pytest.raises(ConfigError, match=r"names no member: .* such as g0/0"):
+        run_view(str(run_folder), which)
+
+
 def test_a_batch_without_trajectories_says_how_to_list_others(run_folder: Path) -> None:
     with pytest.raises(ConfigError, match="longturn view"):
         run_view(str(run_folder), "--batch", "9")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tokens"], "--tokens would do nothing: .*name it"),
+        (["g0", "--last", "1"], "--last would do nothing: all of g0"),
+        (["g0/1", "--last", "20"], "--last would do nothing: all of g0/1"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(run_folder: Path, arguments: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run_view(str(run_folder), *arguments)
+
+
+def test_a_recorded_file_has_no_batches(tmp_path: Path) -> None:
+    with TrajectoryWriter(tmp_path / "recorded") as writer:
+        writer.write(make_trajectory())
+    with pytest.raises(ConfigError, match="--batch would do nothing"):
+        run_view(str(tmp_path / "recorded"), "--batch", "0")
 
 
 def test_a_folder_without_a_ledger_is_named(tmp_path: Path) -> None:

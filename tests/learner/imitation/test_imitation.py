@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from learner.imitation.command import run_imitation
@@ -14,10 +15,12 @@ from learner.imitation.config import ImitateConfig, ModelConfig, TokenizerConfig
 from learner.imitation.muon import orthogonalise
 from learner.imitation.rows import RowBuilder, texts_of
 from learner.imitation.tokenizer import read_tokenizer, train_tokenizer
+from longturn.disk import DiskError
 from longturn.errors import ConfigError, LongturnError
 from longturn.records import EpisodeStatus, Task, Trajectory, Turn
 from longturn.tag_format import TAGS
 from longturn.trajectory_file import TrajectoryWriter
+from tests.support.full_disk import largest_file
 
 _COLOURS = ("red", "green", "blue")
 _TINY = ImitateConfig(
@@ -137,6 +140,32 @@ def test_a_tokenizer_without_tags_is_refused(demonstrations: Path, tmp_path: Pat
     )
     with pytest.raises(ConfigError, match="<obs>"):
         run_imitation(demonstrations, _TINY.model_copy(update={"tokenizer_path": path, "out": tmp_path / "x"}))
+
+
+def test_a_given_tokenizer_without_padding_and_end_makes_no_tag_of_it_one(demonstrations: Path, tmp_path: Path) -> None:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(
+        [], trainers.BpeTrainer(special_tokens=list(TAGS), initial_alphabet=alphabet, show_progress=False)
+    )
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    out = tmp_path / "policy"
+    settings = {"tokenizer_path": tmp_path / "tokenizer.json", "out": out, "steps": 1, "gate_min_probability": 0.0}
+    run_imitation(demonstrations, _TINY.model_copy(update=settings))
+    assert tokenizer.token_to_id("<obs>") == 0
+    for name in ("config.json", "generation_config.json"):
+        facts = json.loads((out / name).read_text())
+        assert (facts.get("eos_token_id"), facts.get("pad_token_id")) == (None, None)
+
+
+def test_a_policy_that_finds_no_room_is_no_policy(demonstrations: Path, tmp_path: Path) -> None:
+    out = tmp_path / "policy"
+    config = _TINY.model_copy(update={"out": out, "steps": 1, "gate_min_probability": 0.0})
+    with largest_file(20_000), pytest.raises(DiskError, match="free space") as error:
+        run_imitation(demonstrations, config)
+    assert str(out) in str(error.value)
+    assert sorted(path.name for path in out.iterdir()) == ["imitation.jsonl", "imitation_summary.json"]
 
 
 def test_orthogonalised_matrices_have_singular_values_near_one() -> None:

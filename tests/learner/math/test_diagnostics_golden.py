@@ -5,7 +5,8 @@ import torch
 
 from learner.diagnostics.mi import CrossScores, MovingStd, estimate, matched_and_marginal, retrieval, z_score
 from learner.diagnostics.regimes import classify, normalised_accuracy
-from learner.diagnostics.staleness import StepSpan, lag, slots_assignable_below
+from learner.diagnostics.staleness import StepSpan, lag
+from learner.ledger.admission import slots_assignable_below
 from tests.learner.math.golden_files import assert_close, double, golden
 
 MI = golden("mi")

@@ -3,10 +3,11 @@ from typing import Any
 import pytest
 import torch
 
+from learner.diagnostics.turn_entropy import entropy_by_turn
 from learner.losses.aggregation import token_weights
-from learner.losses.entropy_history import EntropyHistory, HistoryOptions
-from learner.losses.epo import EpoOptions, beta, corridor_penalty, entropy_losses, epo_step
-from tests.learner.math.golden_files import assert_close, golden
+from learner.losses.entropy_history import EntropyHistory, HistoryOptions, TurnEntropyHistory, released_row
+from learner.losses.epo import EpoOptions, beta, corridor_penalty, dynamic_weight, entropy_losses, epo_step
+from tests.learner.math.golden_files import assert_close, double, golden
 from tests.learner.math.layouts import flatten, layout_of
 
 FILE = golden("epo_loss")
@@ -30,6 +31,12 @@ def options_of(run: dict[str, Any], form: str = "hinge") -> EpoOptions:
 def test_beta_matches_the_golden_file(case: dict[str, Any]) -> None:
     for step, expected in zip(case["k"], case["beta"], strict=True):
         assert_close(beta(step, case["K"], gamma=case["gamma"]), expected, BETA["tolerance_abs"])
+
+
+def test_the_released_weight_matches_the_golden_file() -> None:
+    case, options = BETA["repo_weight"], EpoOptions(weight_schedule="released")
+    for epoch, expected in zip(case["epoch"], case["weight"], strict=True):
+        assert_close(dynamic_weight(options, epoch, case["max_epochs"]), expected, BETA["tolerance_abs"])
 
 
 @pytest.mark.parametrize("run", FILE["runs"], ids=lambda run: f"{run['kappa_l']}-{run['kappa_r']}-{run['alpha']}")
@@ -66,7 +73,9 @@ def test_four_steps_of_epo_match_the_golden_file(run: dict[str, Any], form: str)
 @pytest.mark.parametrize("case", FILE["full_loss"], ids=lambda case: f"{case['kappa_r']}-{case['alpha']}-{case['k']}")
 def test_the_full_loss_matches_the_golden_file(case: dict[str, Any]) -> None:
     run = {**case, "gamma": 3.0, "lambda_": 0.001}
-    history = EntropyHistory(entries=tuple(flatten(nested).mean().item() for nested in FILE["entropies"][: case["k"]]))
+    history = EntropyHistory()
+    for earlier in FILE["entropies"][: case["k"]]:
+        history = history.appended(flatten(earlier).mean().item())
     nested = FILE["entropies"][case["k"]]
     for key in ("nested_hinge", "token_mean_hinge", "token_mean_indicator"):
         average, form = key.rsplit("_", 1)
@@ -94,3 +103,22 @@ def test_history_variants_match_the_golden_file(key: str, options: HistoryOption
         else:
             assert_close(history.reference or 0.0, expected, TOLERANCE)
         history = history.appended(flatten(nested).mean().item())
+
+
+def test_a_history_that_holds_the_current_step_matches_the_golden_file() -> None:
+    history = EntropyHistory()
+    for nested, expected in zip(FILE["entropies"], FILE["history_variants"]["cumulative_mean_inclusive"], strict=True):
+        history = history.appended(flatten(nested).mean().item())
+        assert_close(history.reference or 0.0, expected, TOLERANCE)
+
+
+def test_the_released_history_per_turn_matches_the_golden_file() -> None:
+    case, history = FILE["repo_turn_history"], TurnEntropyHistory()
+    for index, nested in enumerate(FILE["entropies"]):
+        entropies = flatten(nested)
+        by_turn = entropy_by_turn(entropies, torch.ones_like(entropies), layout_of(nested))
+        row = released_row(by_turn, case["max_steps"])
+        assert_close(double(row), case["per_step_row_left_padded"][index], TOLERANCE)
+        history = history.appended(row)
+        references = [value or 0.0 for value in history.references]
+        assert_close(double(references), case["mean_history_given_to_actor"][index], TOLERANCE)

@@ -12,7 +12,12 @@ from learner.losses.epo import EpoOptions, EpoStep, corridor_occupancy, corridor
 from learner.losses.kl import KlOptions, k2, k3
 from learner.losses.off_policy import CorrectionInputs, OffPolicyOptions, correct
 from learner.losses.ppo import PpoOptions, clip_flags, clipped_surrogate
-from learner.losses.statistics import effective_sample_size, mismatch_statistics, update_statistics
+from learner.losses.statistics import (
+    effective_sample_size,
+    mismatch_by_bucket,
+    mismatch_statistics,
+    update_statistics,
+)
 from learner.losses.step_loss import LossOptions, TokenTerms, step_token_losses
 from tests.learner.math.golden_files import double
 from tests.learner.math.layouts import flatten, layout_of
@@ -228,3 +233,14 @@ def test_statistics_ignore_masked_tokens() -> None:
     assert math.isclose(statistics["ratio_max"], math.exp(0.5), rel_tol=1e-6)
     weights = mismatch_statistics(logprobs, anchor, mask, OffPolicyOptions(cap=1.5))
     assert weights["share_at_cap"] == 0.5
+
+
+def test_mismatch_is_told_apart_by_bucket_and_ignores_masked_tokens() -> None:
+    proximal, behavior = torch.tensor([-1.0, -1.0, -1.0, -9.0]), torch.tensor([-1.0, -1.5, -1.0, -1.0])
+    found = mismatch_by_bucket(proximal, behavior, torch.tensor([1, 1, 1, 0]), torch.tensor([0, 2, 2, 3]))
+    assert sorted(found) == [0, 2]
+    assert found[0] == {"mean_abs_log_weight": 0.0, "effective_sample_size": 1.0}
+    assert found[2]["mean_abs_log_weight"] == 0.25
+    assert math.isclose(
+        found[2]["effective_sample_size"], effective_sample_size(torch.tensor([math.exp(0.5), 1.0])), rel_tol=1e-6
+    )

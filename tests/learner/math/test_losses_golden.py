@@ -6,7 +6,7 @@ from torch import Tensor
 
 from learner.layout import TokenLayout
 from learner.losses.aggregation import token_weights
-from learner.losses.kl import k1, k2, k3
+from learner.losses.kl import KL_ESTIMATORS, k3_clamped
 from learner.losses.off_policy import Correction, CorrectionInputs, OffPolicyOptions, behavior_weights, correct
 from learner.losses.ppo import PpoOptions, clip_flags, clipped_surrogate
 from tests.learner.math.golden_files import assert_close, double, golden
@@ -82,9 +82,11 @@ def test_decoupled_that_drops_over_the_cap_matches_the_golden_file() -> None:
 
 def test_kl_estimators_and_their_gradients_match_the_golden_file() -> None:
     reference = double(KL["ref_logp"])
-    for name, estimator in (("k1", k1), ("k2", k2), ("k3", k3)):
+    assert_close(k3_clamped(double(KL["logp"]), reference), KL["k3_clamped_10"], KL["tolerance_abs"])
+    assert_close(KL_ESTIMATORS["abs"](double(KL["logp"]), reference), KL["abs"], KL["tolerance_abs"])
+    for name in ("k1", "k2", "k3"):
         logprobs = double(KL["logp"]).requires_grad_()
-        values = estimator(logprobs, reference)
+        values = KL_ESTIMATORS[name](logprobs, reference)
         (gradient,) = torch.autograd.grad(values.sum(), logprobs)
         assert_close(values.detach(), KL[name], KL["tolerance_abs"])
         assert_close(gradient, KL[f"d_{name}"], KL["tolerance_abs"])

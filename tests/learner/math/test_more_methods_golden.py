@@ -241,6 +241,7 @@ RULES: dict[str, GroupFilter] = {
         for mass in (0.5, 0.9, 1.0)
         for name in ("incl", "excl")
     },
+    "reverse_linear_std_p0.5": StdLinear(mass=0.5, smallest_first=True),
 }
 
 

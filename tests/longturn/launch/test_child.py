@@ -6,10 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from longturn.launch.child import Child, ChildFiles, stop_all
+from tests.support.processes import is_alive
+from tests.support.waiting import wait_until
 
 SLEEPER = "import time; time.sleep(60)"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
@@ -27,22 +28,6 @@ def files_in(folder: Path, name: str = "child") -> ChildFiles:
     return ChildFiles(
         stdout=folder / f"{name}.out", stderr=folder / f"{name}.log", ready=folder / "ready" / f"{name}.json"
     )
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state not in "ZX"
-
-
-def wait_until(condition: object, *, budget_s: float = 20.0) -> None:
-    assert callable(condition)
-    deadline_s = time.monotonic() + budget_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "waited too long"
-        time.sleep(0.01)
 
 
 def printed(path: Path) -> str:
@@ -106,4 +91,21 @@ def test_the_last_words_are_the_last_line_on_stderr(tmp_path: Path) -> None:
     wait_until(lambda: child.exit_code() is not None)
     assert child.exit_code() == 1
     assert child.last_words() == "port 7 is taken"
+    child.kill()
+
+
+def test_words_of_an_earlier_start_are_not_its_own(tmp_path: Path) -> None:
+    files = files_in(tmp_path)
+    files.stderr.write_text("longturn: the disk is full\n")
+    child = Child("child", [sys.executable, "-c", "import sys; sys.exit(2)"], files)
+    wait_until(lambda: child.exit_code() is not None)
+    assert child.last_words() == "it said nothing"
+    child.kill()
+
+
+def test_an_error_with_a_name_counts_more_than_what_follows_it(tmp_path: Path) -> None:
+    source = "import sys; print('longturn: no engine', file=sys.stderr); sys.exit('a thread ended late')"
+    child = Child("child", [sys.executable, "-c", source], files_in(tmp_path))
+    wait_until(lambda: child.exit_code() is not None)
+    assert child.last_words() == "no engine"
     child.kill()

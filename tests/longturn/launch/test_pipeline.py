@@ -10,7 +10,7 @@ from longturn.errors import ConfigError
 from longturn.launch.document import document_digest, imitation_steps, read_document
 from longturn.launch.layout import RunLayout
 from longturn.launch.pipeline import check_disjoint, imitation_progress
-from longturn.launch.training import training_progress, waits
+from longturn.launch.training import TrainingView, waits
 from longturn.metrics import MetricsFile
 from longturn.records import Task
 from longturn.task_file import TaskEntry
@@ -40,6 +40,9 @@ def test_the_progress_of_imitation_is_its_newest_row(tmp_path: Path) -> None:
         rows.write("imitation_step", 50, {"imitation/loss": 0.25})
     progress = imitation_progress(layout)
     assert (progress.done, progress.total, progress.text) == (50, 500, "loss 0.250")
+    with (layout.warm_start / "imitation.jsonl").open("a") as file:
+        file.write('{"imitation_step": 75, "imitation/lo')
+    assert imitation_progress(layout) == progress
 
 
 def test_without_a_set_number_of_steps_no_total_is_shown(tmp_path: Path) -> None:
@@ -59,15 +62,28 @@ def test_training_progress_says_how_far_it_is_and_who_waits() -> None:
         ),
         "engine": status_pb2.GetStatusResponse(daemon="engine", phase="serving"),
     }
-    progress = training_progress(answers)
+    progress = TrainingView().progress(answers)
     assert (progress.done, progress.total) == (3, 24)
     assert "success 0.25" in progress.text
     assert "learner waits for actors" in progress.text
-    assert waits(answers) == {"launcher/wait/learner/actors": 1.5}
+    assert waits(answers) == {
+        "launcher/answer/learner": 1.0,
+        "launcher/answer/engine": 1.0,
+        "launcher/wait/learner/actors": 1.5,
+    }
 
 
-def test_training_progress_without_an_answer_shows_nothing_wrong() -> None:
-    assert training_progress({}).total == 0
+def test_training_progress_keeps_its_numbers_while_the_learner_is_silent_or_has_none() -> None:
+    view = TrainingView()
+    assert view.progress({}).total == 0
+    known = status_pb2.GetStatusResponse(
+        daemon="learner", values={"learner/episode/success_mean": 0.25}, facts={"batches": "3/24"}
+    )
+    view.progress({"learner": known})
+    silent = view.progress({})
+    assert (silent.done, silent.total, silent.text) == (3, 24, "success 0.25  learner does not answer")
+    restarted = view.progress({"learner": status_pb2.GetStatusResponse(daemon="learner", phase="starting")})
+    assert (restarted.done, restarted.total, restarted.text) == (3, 24, "success 0.25  learner starting")
 
 
 def test_the_digest_ignores_the_name_of_the_run_and_nothing_else(tmp_path: Path) -> None:

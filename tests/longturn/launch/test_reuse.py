@@ -17,7 +17,7 @@ ECHO = Path(__file__).with_name("echo.toml")
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunLayout:
     """The folder of a run that passed its gate."""
     monkeypatch.chdir(tmp_path)
-    layout = new_run(ECHO, name="source", seed=3, overrides=[])
+    layout = new_run(ECHO, name="source", seed=3, overrides=[], command="train")
     for path in (
         layout.tasks("train"),
         layout.warm_start / "config.json",
@@ -33,7 +33,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunLayout:
 
 
 def other(source: RunLayout, *overrides: str, seed: int = 3) -> RunLayout:
-    return new_run(ECHO, name="other", seed=seed, overrides=list(overrides), warm_start=source.folder)
+    return new_run(ECHO, name="other", seed=seed, overrides=list(overrides), command="train", warm_start=source.folder)
 
 
 def test_everything_before_training_is_taken_over_and_nothing_after(source: RunLayout) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from longturn.disk import DiskError
 from longturn.launch.supervisor import (
     DaemonFailedError,
     DaemonSpec,
@@ -20,6 +21,7 @@ from longturn.launch.supervisor import (
     Supervisor,
 )
 from tests.longturn.launch.test_child import READY, files_in, is_alive, wait_until
+from tests.support.full_disk import largest_file
 
 
 def sleep_on(seconds: float) -> bool:
@@ -38,8 +40,16 @@ def make_spec(folder: Path, source: str = READY, *, max_restarts: int = 3, ends_
     )
 
 
-def one_shot(folder: Path, name: str, source: str) -> OneShot:
-    return OneShot(name=name, command=[sys.executable, "-c", source], files=files_in(folder, name))
+ENDS = (
+    "import sys, time; from pathlib import Path; from longturn.cli import fail; from longturn.ready import write_ready;"
+    "write_ready(Path(sys.argv[1]), {'address': 'x'});"
+)
+"""Serves, then ends in a way that a test adds."""
+
+
+def one_shot(folder: Path, name: str, source: str, *, settings: str = "", result: Path | None = None) -> OneShot:
+    command = [sys.executable, "-c", source]
+    return OneShot(name=name, command=command, files=files_in(folder, name), settings=settings, result=result)
 
 
 def make_supervisor(said: list[str]) -> Supervisor:
@@ -72,6 +82,58 @@ def test_a_daemon_that_keeps_dying_ends_the_run(tmp_path: Path) -> None:
     assert said == []
 
 
+def test_a_daemon_that_ends_with_a_named_error_ends_the_run_at_once_with_its_own_line(tmp_path: Path) -> None:
+    said: list[str] = []
+    line = "the run ended with NO_GROUPS: raise learner.stop.max_skipped_in_a_row"
+    with make_supervisor(said) as supervisor:
+        supervisor.start_and_wait(make_spec(tmp_path, f"{ENDS} time.sleep(0.5); fail({line!r})"))
+        with pytest.raises(DaemonFailedError) as caught:
+            wait_until(lambda: supervisor.tick(0.01))
+        assert supervisor.num_restarts == {}
+    assert str(caught.value) == f"daemon failed: {line} (log: {tmp_path / 'daemon.log'})"
+    assert said == []
+
+
+def test_a_daemon_that_crashes_with_another_exit_code_is_started_again(tmp_path: Path) -> None:
+    said: list[str] = []
+    source = f"{ENDS} time.sleep(0.5)\nif sys.argv[2] == '0': raise ValueError('a bug')\ntime.sleep(60)"
+    with make_supervisor(said) as supervisor:
+        supervisor.start_and_wait(make_spec(tmp_path, source))
+        while not said:
+            supervisor.tick(0.01)
+        supervisor.await_ready("daemon")
+    assert said == ["daemon ended by exit code 1: ValueError: a bug; restart 1 of 3"]
+    assert f"launcher: {said[0]}" in (tmp_path / "daemon.log").read_text()
+
+
+def test_restarts_are_counted_over_all_daemons_of_a_name(tmp_path: Path) -> None:
+    said: list[str] = []
+    with make_supervisor(said) as supervisor:
+        for number in (1, 2):
+            pid = int(str(supervisor.start_and_wait(make_spec(tmp_path))["pid"]))
+            os.kill(pid, signal.SIGKILL)
+            while len(said) < number:
+                supervisor.tick(0.01)
+            supervisor.stop("daemon")
+        assert supervisor.num_restarts == {"daemon": 2}
+
+
+def test_a_crash_on_a_full_disk_is_not_repeated_and_names_the_disk(tmp_path: Path) -> None:
+    said: list[str] = []
+    (tmp_path / "daemon.log").write_text("full\n" * 200)
+    with make_supervisor(said) as supervisor, largest_file(1000):
+        pid = int(str(supervisor.start_and_wait(make_spec(tmp_path))["pid"]))
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(DiskError, match=r"daemon\.log: File too large; raise the limit"):
+            wait_until(lambda: supervisor.tick(0.01))
+    assert (said, supervisor.num_restarts) == ([], {})
+
+
+def test_a_daemon_that_is_done_before_it_served_is_no_endless_wait(tmp_path: Path) -> None:
+    with make_supervisor([]) as supervisor, pytest.raises(DaemonFailedError, match="ended before it served"):
+        supervisor.start_and_wait(make_spec(tmp_path, "pass", ends_by_itself=True))
+
+
 def test_a_daemon_that_never_served_is_not_restarted_and_its_last_words_are_shown(tmp_path: Path) -> None:
     spec = make_spec(tmp_path, "import sys; sys.exit('longturn: port 7 is taken; change env_server.port')")
     with make_supervisor([]) as supervisor, pytest.raises(DaemonFailedError, match=r"change env_server\.port"):
@@ -88,9 +150,23 @@ def test_a_daemon_whose_work_is_done_is_left_alone(tmp_path: Path) -> None:
     assert said == []
 
 
-def test_a_failed_one_shot_command_says_why(tmp_path: Path) -> None:
-    with make_supervisor([]) as supervisor, pytest.raises(DaemonFailedError, match="tasks failed: no such split"):
-        supervisor.run(one_shot(tmp_path, "tasks", "import sys; sys.exit('no such split')"))
+def test_a_failed_one_shot_command_says_why_and_where_its_settings_lie(tmp_path: Path) -> None:
+    shot = one_shot(
+        tmp_path, "tasks", "from longturn.cli import fail; fail('no such split')", settings="tasks.train.mix"
+    )
+    with make_supervisor([]) as supervisor, pytest.raises(DaemonFailedError) as caught:
+        supervisor.run(shot)
+    log = tmp_path / "tasks.log"
+    assert str(caught.value) == f"tasks failed: no such split (settings: tasks.train.mix) (log: {log})"
+
+
+def test_a_one_shot_command_that_left_its_result_did_its_work(tmp_path: Path) -> None:
+    result = tmp_path / "result"
+    source = f"import sys; from pathlib import Path; Path({str(result)!r}).touch(); sys.exit(1)"
+    with make_supervisor([]) as supervisor:
+        supervisor.run(one_shot(tmp_path, "eval", source, result=result))
+        with pytest.raises(DaemonFailedError, match="eval ended by exit code 1"):
+            supervisor.run(one_shot(tmp_path, "eval", source, result=tmp_path / "absent"))
 
 
 def test_asking_to_stop_ends_every_process(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.longturn.launch.test_child import wait_until
+from tests.longturn.launch.prepared import ECHO, begun_run
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
-ECHO = Path(__file__).with_name("echo.toml")
 
 
 def train(folder: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -56,7 +56,7 @@ def long_run(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A run that would record demonstrations for ever, once its env server serves them."""
     marker = tmp_path / "runs" / "echo" / "phases" / "task files.json"
     with train(tmp_path, "--config", str(ECHO), "--set", "warmstart.num_episodes=10000000") as process:
-        wait_until(lambda: marker.exists() or process.poll() is not None, budget_s=100.0)
+        wait_until(lambda: marker.exists() or process.poll() is not None, limit_s=100.0)
         yield process
         process.kill()
 
@@ -92,6 +92,29 @@ def test_a_wrong_setting_of_a_daemon_is_refused_before_anything_starts(tmp_path:
     assert not (tmp_path / "runs" / "echo" / "config.toml").exists()
 
 
+def test_a_setting_that_the_launcher_fills_in_is_refused_with_what_to_set_instead(tmp_path: Path) -> None:
+    code, _, stderr = ended(train(tmp_path, "--config", str(ECHO), "--set", "learner.seed=3"))
+    assert code == 2
+    assert stderr == "longturn: learner.seed is filled in by the launcher: set run.seed, or give --seed\n"
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--config", str(ECHO), "--set", "run.folder=file"), "file/echo: Not a directory"),
+        (("--config", "."), "config file . cannot be read: Is a directory; give another with --config"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line(tmp_path: Path, arguments: tuple[str, ...], line: str) -> None:
+    (tmp_path / "file").touch()
+    code, _, stderr = ended(train(tmp_path, *arguments))
+    assert code == 2
+    assert stderr.startswith("longturn: ")
+    assert line in stderr
+    assert stderr.count("\n") == 1
+
+
 def test_a_panel_must_not_come_from_the_training_split(tmp_path: Path) -> None:
     code, _, stderr = ended(train(tmp_path, "--config", str(ECHO), "--set", "tasks.test.split=train"))
     assert code == 2
@@ -119,7 +142,7 @@ def test_a_run_whose_daemons_are_all_killed_once_ends_well_and_trained_every_gro
     with train(tmp_path, "--config", str(ECHO), "--set", "learner.batch.num_batches=40") as process:
         for number, name in enumerate(("learner", "actors", "engine", "env_server")):
             has_moved_on = functools.partial(has_finished_or_trained, process, folder, 3 * number)
-            wait_until(has_moved_on, budget_s=300.0)
+            wait_until(has_moved_on, limit_s=300.0)
             os.kill(json.loads((folder / "ready" / f"{name}.json").read_text())["pid"], signal.SIGKILL)
         code, stdout, stderr = ended(process)
     assert code == 0, stdout + stderr
@@ -140,7 +163,7 @@ def test_a_run_whose_daemons_are_all_killed_once_ends_well_and_trained_every_gro
 def test_a_run_that_was_killed_as_a_whole_goes_on_where_it_was(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "echo"
     with train(tmp_path, "--config", str(ECHO), "--set", "learner.batch.num_batches=20") as process:
-        wait_until(functools.partial(has_finished_or_trained, process, folder, 3), budget_s=300.0)
+        wait_until(functools.partial(has_finished_or_trained, process, folder, 3), limit_s=300.0)
         process.kill()
     wait_until(lambda: processes_of(tmp_path) == [])
     with train(tmp_path, "--resume", str(folder)) as process:
@@ -149,6 +172,25 @@ def test_a_run_that_was_killed_as_a_whole_goes_on_where_it_was(tmp_path: Path) -
     assert "imitation: done before" in stdout
     assert json.loads((folder / "summary.json").read_text())["batches_trained"] == 20
     assert_history_is_whole(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_learner_that_gets_no_groups_ends_the_run_once_and_says_what_mends_it(tmp_path: Path) -> None:
+    settings = (
+        "learner.play.max_group_s=0.001",
+        "learner.batch.max_slot_failures=1",
+        "learner.stop.max_skipped_in_a_row=1",
+    )
+    phases = ("check settings", "games", "gate", "evaluation before")
+    layout = begun_run(tmp_path, phases, *(f"learner.{setting}" for setting in settings))
+    code, stdout, stderr = ended(train(tmp_path, "--resume", str(layout.folder)))
+    assert code == 2
+    assert "longturn: learner failed: the run ended with NO_GROUPS: learner.stop.max_skipped_in_a_row = 1" in stderr
+    assert "(this run's settings: runs/echo/config.toml), go on with: longturn train --resume runs/echo" in stderr
+    assert "restart" not in stdout
+    assert "Traceback" not in stderr
+    assert processes_of(tmp_path) == []
 
 
 def assert_history_is_whole(folder: Path) -> None:

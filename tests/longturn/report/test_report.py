@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from learner.ledger.schema import open_ledger_file
 from longturn.codec import task_to_proto, trajectory_to_bytes
+from longturn.disk import DiskError
 from longturn.errors import ConfigError
+from longturn.launch.table import show_result
 from longturn.metrics import MetricsFile
 from longturn.report.curves import waits
 from longturn.report.evaluations import evaluation_path
@@ -18,6 +22,7 @@ from longturn.report.page import build_page, write_report
 from longturn.report.run_folder import DAMAGED, read_metrics, series
 from longturn.report.summary import build_summary, write_summary
 from tests.longturn.examples import make_task, make_trajectory
+from tests.support.full_disk import largest_file
 
 NUM_BATCHES = 4
 
@@ -68,8 +73,8 @@ def write_metrics(folder: Path) -> None:
             rows.write("batch", batch, values)
         rows.write("policy_version", 2, {"training_step": 2, "learner/eval/success_mean": 0.25})
     with MetricsFile(folder / "metrics" / "launcher.jsonl") as rows:
-        rows.write("look", 0, {"launcher/wait/learner/actors": 1.5})
-        rows.write("look", 1, {})
+        rows.write("look", 0, {"launcher/answer/learner": 1.0, "launcher/wait/learner/actors": 1.5})
+        rows.write("look", 1, {"launcher/answer/learner": 1.0})
 
 
 def write_evaluation(folder: Path, point: str, temperature: float, successes: list[bool]) -> None:
@@ -171,9 +176,57 @@ def test_a_repeated_position_counts_once_and_the_later_row_wins() -> None:
     assert (found.positions, found.values) == ((0.0, 1.0), (3.0, 2.0))
 
 
-def test_waits_are_shares_of_looks() -> None:
-    rows = [{"look": 0, "launcher/wait/actors/engine": 1.0}, {"look": 1}, DAMAGED]
+def test_waits_are_shares_of_the_looks_that_were_answered() -> None:
+    rows = [
+        {"look": 0, "launcher/answer/actors": 1.0, "launcher/wait/actors/engine": 1.0},
+        {"look": 1, "launcher/answer/actors": 1.0},
+        {"look": 2},
+        DAMAGED,
+    ]
     assert waits(rows) == {("actors", "engine"): 0.5}
+
+
+def test_broken_games_enter_no_mean_and_are_shown_with_their_reasons(run_folder: Path) -> None:
+    path = evaluation_path(run_folder, "after", 1.0)
+    content = json.loads(path.read_text())
+    for row in content["panel"][6:]:
+        del row["success"]
+        row["failure"] = "WORKER_CRASHED"
+    path.write_text(json.dumps(content))
+    after = write_summary(run_folder)["held_out"]["after"]
+    assert (after["success"], after["episodes"]) == (1.0, 6)
+    assert (after["broken_episodes"], after["broken_by_reason"]) == (2, {"WORKER_CRASHED": 2})
+    assert "6 episodes, 2 broken (WORKER_CRASHED 2), 40.0 turns" in write_report(run_folder).read_text()
+    seen = io.StringIO()
+    show_result(Console(file=seen, width=200), write_summary(run_folder), "report.html")
+    assert "6 games, 2 broken (WORKER_CRASHED 2), 40.0 turns" in seen.getvalue()
+
+
+def test_a_play_of_which_nothing_is_left_is_named(tmp_path: Path) -> None:
+    path = evaluation_path(tmp_path, "before", 1.0)
+    path.parent.mkdir()
+    row = {"task_id": "t0", "seed": 0, "failure": "STEP_TIMEOUT"}
+    path.write_text(json.dumps({"turns_mean": 0.0, "score_mean": 0.0, "panel": [row]}))
+    with pytest.raises(ConfigError, match=r"before\.t1\.json: every game of the panel broke"):
+        build_summary(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["summary.json", "launch.json", "learner_summary.json", "phases/spent.json"])
+def test_a_file_that_was_cut_short_is_named(run_folder: Path, name: str) -> None:
+    write_summary(run_folder)
+    (run_folder / name).write_text('{"run": ')
+    with pytest.raises(ConfigError, match=f"{name} is damaged"):
+        build_page(run_folder) if name == "summary.json" else build_summary(run_folder)
+
+
+def test_a_report_that_finds_no_room_is_one_clear_line(tmp_path: Path) -> None:
+    write_evaluation(tmp_path, "before", 1.0, [True, False])
+    with largest_file(16), pytest.raises(DiskError, match=r"summary\.json: File too large; raise the limit"):
+        write_summary(tmp_path)
+    write_summary(tmp_path)
+    with largest_file(16), pytest.raises(DiskError, match=r"report\.html: File too large; raise the limit"):
+        write_report(tmp_path)
+    assert not (tmp_path / "report.html").exists()
 
 
 def test_an_evaluation_of_another_format_is_named(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longturn.report.intervals import paired_change, wilson
+from longturn.intervals import paired_change, wilson
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,22 @@ def test_wilson_gives_the_intervals_of_newcombe_1998(
     num_successes: int, num_episodes: int, low: float, high: float
 ) -> None:
     assert wilson(num_successes, num_episodes) == pytest.approx((low, high), abs=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("num_successes", "num_episodes", "low", "high"),
+    [(10, 10, 0.7225, 1.0), (5, 10, 0.2366, 0.7634), (64, 128, 0.4146, 0.5854), (7.5, 10, 0.4422, 0.9191)],
+)
+def test_wilson_gives_the_intervals_of_the_formula_for_whole_and_mean_successes(
+    num_successes: float, num_episodes: int, low: float, high: float
+) -> None:
+    assert wilson(num_successes, num_episodes) == pytest.approx((low, high), abs=1e-4)
+
+
+@given(st.integers(1, 10_000))
+def test_an_end_that_the_formula_reaches_is_reached(num_episodes: int) -> None:
+    assert wilson(0, num_episodes)[0] == 0.0
+    assert wilson(num_episodes, num_episodes)[1] == 1.0
 
 
 def test_no_episodes_say_nothing() -> None:

@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 
 _Z95 = 1.959963984540054
+"""97.5 % quantile of the normal distribution."""
 
 
-def wilson(num_successes: int, num_episodes: int) -> tuple[float, float]:
-    """The 95 % Wilson score interval of a share; (0, 1) without episodes."""
+def wilson(num_successes: float, num_episodes: int) -> tuple[float, float]:
+    """The 95 % Wilson score interval of a share (Wilson 1927); (0, 1) without episodes."""
     if not 0 <= num_successes <= num_episodes:
         raise ValueError(f"{num_successes} successes in {num_episodes} episodes")
     if num_episodes == 0:
@@ -18,7 +19,10 @@ def wilson(num_successes: int, num_episodes: int) -> tuple[float, float]:
     denominator = 1 + z2 / num_episodes
     centre = (share + z2 / (2 * num_episodes)) / denominator
     half = _Z95 / denominator * math.sqrt(share * (1 - share) / num_episodes + z2 / (4 * num_episodes**2))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # Rounding must not keep the ends from 0 and 1 where the formula reaches them.
+    low = 0.0 if num_successes == 0 else centre - half
+    high = 1.0 if num_successes == num_episodes else centre + half
+    return low, high
 
 
 def paired_change(before: Sequence[bool], after: Sequence[bool]) -> tuple[float, tuple[float, float]]:

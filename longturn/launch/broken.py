@@ -1,0 +1,42 @@
+"""The one rule for a play of a panel in which games broke, be it of this start of the run or of an earlier one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from longturn.disk import naming
+from longturn.errors import LongturnError
+from longturn.report.evaluations import Evaluation, read_evaluation
+
+_NAMED_TASKS = 8
+
+
+class BrokenEvaluationError(LongturnError):
+    """Too many games of a panel broke for the play to count."""
+
+    reason = "EVALUATION_BROKEN"
+
+
+def judged(path: Path, *, max_broken_share: float) -> Evaluation:
+    """The play in a file, if at most that share of its games broke.
+
+    Otherwise raises BrokenEvaluationError naming tasks and reasons, and puts the file aside, so that a resumed run
+    plays the panel again.
+    """
+    play = read_evaluation(path)
+    if play.success_by_task and len(play.broken_by_task) <= max_broken_share * play.num_tasks:
+        return play
+    aside = path.with_suffix(".rejected")
+    with naming(path):
+        path.replace(aside)
+    raise BrokenEvaluationError(
+        f"evaluation {play.point} at temperature {play.temperature:g}: {len(play.broken_by_task)} of {play.num_tasks}"
+        f" games broke, more than evaluation.max_broken_share = {max_broken_share:g} allows: {_listed(play)}; the play"
+        f" does not count (it is kept in {aside}), and a resumed run plays the panel again"
+    )
+
+
+def _listed(play: Evaluation) -> str:
+    named = [f"{task} {reason}" for task, reason in play.broken_by_task.items()]
+    more = [f"and {len(named) - _NAMED_TASKS} more"] if len(named) > _NAMED_TASKS else []
+    return ", ".join([*named[:_NAMED_TASKS], *more])

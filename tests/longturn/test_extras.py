@@ -1,0 +1,40 @@
+"""A missing module is answered with the extra that brings it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from longturn.extras import MODULES_BY_EXTRA
+
+ROOT = Path(__file__).resolve().parents[2]
+NOT_FOR_RUNS = {"all", "dev", "sglang"}
+
+
+def test_the_table_holds_what_pyproject_installs() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert set(MODULES_BY_EXTRA) == set(declared) - NOT_FOR_RUNS
+    for extra, modules in MODULES_BY_EXTRA.items():
+        assert {requirement.partition(">=")[0].partition("==")[0] for requirement in declared[extra]} <= set(modules)
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "extra"),
+    [("engine", "torch", "engine"), ("learn", "torch", "learner"), ("act", "aiohttp", "clients")],
+)
+def test_a_command_names_the_extra_of_its_own_plane(command: str, module: str, extra: str, tmp_path: Path) -> None:
+    source = f"import sys; sys.modules[{module!r}] = None; from longturn.cli import main; main()"
+    settings = {
+        "engine": ["--set", f"model_path={tmp_path}"],
+        "learn": ["--set", f"run_dir={tmp_path}"],
+        "act": ["--set", f"run_dir={tmp_path}"],
+    }
+    line = [sys.executable, "-c", source, command, *settings[command]]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(f"longturn: {module} is not installed; in the checkout run: make")
+    assert f"'.[{extra}]'" in done.stderr

@@ -36,8 +36,8 @@ def refusal_reason(trajectory: Trajectory, rules: AcceptanceRules, *, purpose: P
 
 
 def _unknown_version(trajectory: Trajectory, versions: VersionTable) -> int | None:
-    found = {span.policy_version for turn in trajectory.turns for span in turn.policy_spans}
-    return next((version for version in sorted(found) if versions.training_step(version) is None), None)
+    found = sorted(trajectory.policy_versions)
+    return next((version for version in found if versions.training_step(version) is None), None)
 
 
 def _sampling_refusal(trajectory: Trajectory, rules: AcceptanceRules, purpose: Purpose) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from learner.acceptance import AcceptanceRules, refusal_reason
-from learner.diagnostics.staleness import slots_assignable_below
+from learner.ledger.admission import slots_assignable_below
 from learner.ledger.records import Assignment, Receipt, Submission
 from learner.ledger.store import Ledger
 from learner.ledger.tasks import sampling_seed

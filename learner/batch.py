@@ -14,7 +14,7 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from learner.advantages.shaping import RewardOptions, shaped_return
+from learner.advantages.shaping import RewardOptions, trajectory_return
 from learner.advantages.turn_level import discounted_gains
 from learner.filters.scores import GroupReturns
 from learner.layout import TokenLayout
@@ -94,16 +94,10 @@ def _group(taken: TakenGroup, options: BatchOptions) -> BatchGroup:
 
 
 def _member(trajectory: Trajectory, options: BatchOptions) -> Member:
-    turns = trajectory.turns
     return Member(
         trajectory=trajectory,
         rows=build_rows(trajectory, vocabulary_size=options.vocabulary_size, max_row_tokens=options.max_row_tokens),
-        shaped_return=shaped_return(
-            trajectory.episode_return,
-            num_invalid_turns=sum(not turn.action_valid for turn in turns),
-            num_malformed_turns=sum(not turn.format_valid for turn in turns),
-            options=options.reward,
-        ),
+        shaped_return=trajectory_return(trajectory, options.reward),
         gains=_gains(trajectory, options.discount),
     )
 
@@ -125,6 +119,7 @@ class BatchTensors:
     returns_J: Tensor
     gains_K: Tensor
     has_progress_K: Tensor
+    trajectories: tuple[Trajectory, ...]
 
     @property
     def num_tokens(self) -> int:
@@ -149,6 +144,7 @@ def tensors_of(batch: Batch) -> BatchTensors:
         returns_J=torch.tensor([member.shaped_return for member in batch.members], dtype=torch.float32),
         gains_K=torch.tensor(gains, dtype=torch.float32),
         has_progress_K=torch.tensor(has_progress, dtype=torch.bool),
+        trajectories=tuple(member.trajectory for member in batch.members),
     )
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -20,8 +21,10 @@ from learner.checkpoint_files import (
     STATE_FILE,
     CheckpointError,
     FoundCheckpoint,
-    abandon_after,
+    abandon,
     find_checkpoints,
+    found_at,
+    marked_folders,
     prune,
     verify,
     writing,
@@ -29,6 +32,7 @@ from learner.checkpoint_files import (
 from learner.losses.entropy_history import HistoryOptions
 from learner.model import PolicyModel
 from learner.state import TrainerState
+from longturn.disk import DiskError, read_json
 from longturn.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -73,46 +77,67 @@ class Resumed:
 def choose_checkpoint(folder: Path, resume: str, *, on_damage: str) -> FoundCheckpoint | None:
     """The checkpoint to start from by the rule `resume`: auto (the newest complete one), never, or a path.
 
-    A damaged one raises CheckpointError, or with `on_damage = previous` is passed over with a warning. Newer ones than
-    the chosen are set aside: their history ends here.
+    A damaged one raises CheckpointError; with `on_damage = previous` it is passed over with a warning, and only if none
+    is left that is an error. Newer ones than the chosen, and those whose marker does not tell, are set aside: their
+    history ends here.
     """
-    found = find_checkpoints(folder)
-    if resume == "never":
-        if found:
-            raise ConfigError(f"{folder.parent} holds a run; resume it with --resume auto, or name another run folder")
-        return None
-    if resume != "auto":
-        wanted = Path(resume).resolve()
-        found = [checkpoint for checkpoint in found if checkpoint.path.resolve() == wanted]
-        if not found:
+    marked = marked_folders(folder)
+    if resume == "never" and marked:
+        raise ConfigError(f"{folder.parent} holds a run; resume it with --resume auto, or name another run folder")
+    wanted = marked if resume == "auto" else [path for path in marked if path.resolve() == Path(resume).resolve()]
+    if not wanted:
+        if resume not in ("auto", "never"):
             raise ConfigError(f"--resume {resume} is no complete checkpoint in {folder}")
-    while found:
-        try:
-            verify(found[-1].path)
-        except CheckpointError as error:
-            if on_damage == "error":
-                raise
-            logger.warning("damaged checkpoint passed over", extra={"path": found[-1].path, "error": str(error)})
-            found.pop()
-            continue
-        for moved in abandon_after(folder, found[-1]):
-            logger.warning("newer checkpoint set aside", extra={"path": moved})
-        return found[-1]
-    return None
+        return None
+    known: list[FoundCheckpoint] = []
+    for path in marked:
+        with _passing_over(path, on_damage):
+            known.append(found_at(path))
+    for found in sorted(known, reverse=True):
+        if found.path in wanted:
+            with _passing_over(found.path, on_damage):
+                verify(found.path)
+                _set_aside_others(folder, marked, known, found)
+                return found
+    raise CheckpointError(
+        f"all that could be resumed in {folder} is damaged, the log says how; restore a checkpoint, or start another "
+        "run folder (learner.run_dir)"
+    )
+
+
+@contextmanager
+def _passing_over(path: Path, on_damage: str) -> Iterator[None]:
+    """End the block at damage, with a warning; under the rule `error` the damage is raised."""
+    try:
+        yield
+    except CheckpointError as error:
+        if on_damage == "error":
+            raise
+        logger.warning("damaged checkpoint passed over", extra={"path": path, "error": str(error)})
+
+
+def _set_aside_others(
+    folder: Path, marked: Sequence[Path], known: Sequence[FoundCheckpoint], chosen: FoundCheckpoint
+) -> None:
+    kept = {found.path for found in known if found.batches_consumed <= chosen.batches_consumed}
+    for path in marked:
+        if path not in kept:
+            logger.warning("checkpoint set aside", extra={"path": abandon(folder, path)})
 
 
 def load_state(chosen: FoundCheckpoint, history_options: HistoryOptions) -> Resumed:
     """Read the trainer state of a checkpoint; CheckpointError if it does not say what it must."""
     try:
-        content: dict[str, Any] = json.loads((chosen.path / STATE_FILE).read_text(encoding="utf-8"))
+        content = read_json(chosen.path / STATE_FILE, mend="restore it")
         return Resumed(
             path=chosen.path,
             state=TrainerState.from_json(content, history_options),
             num_batches=content["num_batches"],
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ConfigError, DiskError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
-            f"{chosen.path / STATE_FILE} cannot be read: {error}; it is of another version?"
+            f"{chosen.path / STATE_FILE} cannot be read: {error!r}; if another version of longturn wrote it, resume "
+            "with that one"
         ) from error
 
 

@@ -20,13 +20,14 @@ from typing import Any
 from safetensors import SafetensorError
 
 from learner.history import HistoryClaim
-from longturn.disk import writing_to
-from longturn.errors import LongturnError
+from longturn.disk import DiskError, read_json, writing_to
+from longturn.errors import ConfigError, LongturnError
 
 # A second checkpoint of one training step, after skipped batches, is told apart by a suffix.
 _NAME = re.compile(r"step-(\d+)(-b\d+)?")
 MARKER = "COMPLETE"
 STATE_FILE = "state.json"
+_WAY_OUT = "remove the folder to resume from another one, or set learner.checkpoint.on_damage=previous"
 
 
 class CheckpointError(LongturnError):
@@ -45,26 +46,41 @@ class FoundCheckpoint:
 
 
 def find_checkpoints(folder: Path) -> list[FoundCheckpoint]:
-    """All complete checkpoints, oldest first by the number of consumed batches; names and clocks decide nothing."""
-    found: list[FoundCheckpoint] = []
-    for path in folder.iterdir() if folder.is_dir() else ():
-        match = _NAME.fullmatch(path.name)
-        if match and (path / MARKER).is_file():
-            batches_consumed = int(_read_marker(path).get("batches_consumed", 0))
-            found.append(
-                FoundCheckpoint(training_step=int(match.group(1)), batches_consumed=batches_consumed, path=path)
-            )
-    return sorted(found)
+    """All complete checkpoints, oldest first by the number of consumed batches; names and clocks decide nothing.
+
+    CheckpointError if the marker of one is damaged.
+    """
+    return sorted(found_at(path) for path in marked_folders(folder))
+
+
+def marked_folders(folder: Path) -> list[Path]:
+    """Checkpoint folders that carry a completion marker, whatever it says."""
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path for path in paths if _NAME.fullmatch(path.name) and (path / MARKER).is_file())
+
+
+def found_at(path: Path) -> FoundCheckpoint:
+    """What name and marker of a checkpoint say; CheckpointError if the marker is damaged."""
+    match = _NAME.fullmatch(path.name)
+    batches_consumed = _read_marker(path).get("batches_consumed")
+    if match is None or not isinstance(batches_consumed, int):
+        # Read as 0 it would be the oldest, and pruned.
+        raise _damaged_marker(path, "it does not say how many batches were consumed")
+    return FoundCheckpoint(training_step=int(match.group(1)), batches_consumed=batches_consumed, path=path)
 
 
 def _read_marker(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads((path / MARKER).read_text(encoding="utf-8"))
-        if not isinstance(content, dict) or not isinstance(content.get("sha256"), dict):
-            raise ValueError("it names no files")
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"the completion marker of {path} is damaged: {error}; remove the folder") from error
+        content = read_json(path / MARKER, mend=_WAY_OUT)
+    except (ConfigError, DiskError) as error:
+        raise CheckpointError(str(error)) from error
+    if not isinstance(content.get("sha256"), dict):
+        raise _damaged_marker(path, "it names no files")
     return content
+
+
+def _damaged_marker(path: Path, why: str) -> CheckpointError:
+    return CheckpointError(f"the completion marker of {path} is damaged: {why}; {_WAY_OUT}")
 
 
 def verify(path: Path) -> None:
@@ -73,20 +89,22 @@ def verify(path: Path) -> None:
         file = path / name
         if not file.is_file() or sha256_of(file) != digest:
             raise CheckpointError(
-                f"checkpoint {path} is damaged: {name} is missing or does not match its digest; remove the folder to "
-                "resume from the one before, or set checkpoint.on_damage=previous"
+                f"checkpoint {path} is damaged: {name} is missing or does not match its digest; {_WAY_OUT}"
             )
 
 
 def read_claim(path: Path) -> HistoryClaim:
-    """What a checkpoint says of its own history."""
-    state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
-    return HistoryClaim(
-        run_id=state["run_id"],
-        training_step=state["training_step"],
-        batches_consumed=state["batches_consumed"],
-        history_digest=state["history_digest"],
-    )
+    """What a checkpoint says of its own history; CheckpointError if it does not."""
+    try:
+        state = read_json(path / STATE_FILE, mend="restore it")
+        return HistoryClaim(
+            run_id=state["run_id"],
+            training_step=state["training_step"],
+            batches_consumed=state["batches_consumed"],
+            history_digest=state["history_digest"],
+        )
+    except (ConfigError, DiskError, KeyError) as error:
+        raise CheckpointError(f"{path / STATE_FILE} does not tell its history: {error!r}; restore it") from error
 
 
 @contextmanager
@@ -120,16 +138,12 @@ def sealed_folder(parent: Path, name: str, *, facts: Mapping[str, object]) -> It
             raise
 
 
-def abandon_after(folder: Path, chosen: FoundCheckpoint) -> list[Path]:
-    """Set aside checkpoints newer than the chosen one, whose history ends here; their new names."""
-    moved: list[Path] = []
-    for checkpoint in find_checkpoints(folder):
-        if checkpoint.batches_consumed > chosen.batches_consumed:
-            number = sum(1 for _ in folder.glob("abandoned-*"))
-            target = folder / f"abandoned-{number:03d}-{checkpoint.path.name}"
-            checkpoint.path.rename(target)
-            moved.append(target)
-    return moved
+def abandon(folder: Path, path: Path) -> Path:
+    """Set a checkpoint aside, whose history ends here; its new name."""
+    number = sum(1 for _ in folder.glob("abandoned-*"))
+    target = folder / f"abandoned-{number:03d}-{path.name}"
+    path.rename(target)
+    return target
 
 
 def _seal(partial: Path, facts: Mapping[str, object]) -> None:

@@ -11,7 +11,7 @@ from learner.config import LearnConfig
 from learner.imitation.config import ImitateConfig
 from longturn.errors import LongturnError
 from longturn.logs import LogFormat
-from longturn.options import ConfigPath, DryRun, LogFormatOption, Overrides, ReadyFile, begin
+from longturn.options import ConfigPath, DryRun, LogFormatOption, Overrides, ReadyFile, begin, refuse_given
 
 _FAILURES = {
     "NO_GROUPS": "for want of complete groups: the log says why groups failed",
@@ -20,6 +20,7 @@ _FAILURES = {
 
 
 def learn(
+    context: typer.Context,
     config: ConfigPath = None,
     overrides: Overrides = None,
     resume: Annotated[
@@ -35,6 +36,7 @@ def learn(
 ) -> None:
     """Train a policy from the episodes that actor pools hand in."""
     if imitate is not None:
+        refuse_given(context, ["resume", "ready_file"], because="imitation starts anew and serves nobody")
         imitation = begin(
             ImitateConfig, table="imitate", path=config, overrides=overrides, dry_run=dry_run, log_format=log_format
         )
@@ -53,6 +55,14 @@ def learn(
     if reason in _FAILURES:
         raise LongturnError(
             f"the run ended with {reason}: learner.stop.max_skipped_in_a_row = {settings.stop.max_skipped_in_a_row} "
-            f"batches in a row were not trained, {_FAILURES[reason]}; raise the setting to go on from where it is",
+            f"batches in a row were not trained, {_FAILURES[reason]}; to go on from where it is, "
+            f"{_raised(settings, config)}",
             reason=reason,
         )
+
+
+def _raised(settings: LearnConfig, config: Path | None) -> str:
+    """How a resumed run gets past the rule: the skipped batches are counted in its checkpoint."""
+    wanted = f"learner.stop.max_skipped_in_a_row={2 * settings.stop.max_skipped_in_a_row}"
+    start = "start again with" if config is None else f"set it higher in {config}, or start again with"
+    return f"{start} --set {wanted}"

@@ -7,10 +7,19 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from learner.method_checks import refusals
+from learner.method_config import (
+    AdvantageConfig,
+    EntropyControlConfig,
+    EpoConfig,
+    OffPolicyConfig,
+    PpoConfig,
+    ReferenceConfig,
+    RewardConfig,
+    SnrConfig,
+)
 from longturn.config import Config
-
-_END_TOKENS = 3
-"""Closing tags that may follow the last sampled token of an episode whose budget is used up."""
+from longturn.tag_format import MAX_CLOSING_TOKENS as _END_TOKENS
 
 
 class ModelConfig(Config):
@@ -147,111 +156,6 @@ class OptimizerConfig(Config):
     """Gradients are scaled down to this norm."""
 
 
-class RewardConfig(Config):
-    """The shaped return: what the filter and the group statistics see."""
-
-    invalid_action_penalty: float = Field(default=0.0, ge=0)
-    """Taken off per turn whose action the environment refused."""
-    format_penalty: float = Field(default=0.0, ge=0)
-    """Taken off per turn without the required form."""
-
-
-class AdvantageConfig(Config):
-    """Advantages."""
-
-    estimator: str = "grpo"
-    """grpo | dr_grpo | rloo | reinforce."""
-    turn_weight: float = Field(default=1.0, ge=0)
-    """Weight of the turn-level term from privileged progress; 0 is none."""
-    discount: float = Field(default=0.8, ge=0, le=1)
-    """Discount of future progress in the turn-level term."""
-
-
-class SnrConfig(Config):
-    """The filter on groups."""
-
-    filter: Literal["variance_mass", "none"] = "variance_mass"
-    """Rule."""
-    score: Literal["return", "return_plus_turn"] = "return"
-    """What is ranked: the variance of shaped returns, or the larger of it and that of mean gains."""
-    mass: float = Field(default=0.9, gt=0)
-    """Share of the total variance to keep."""
-    success_reward: float = Field(default=1.0, gt=0)
-    """What the environment gives for success."""
-    epsilon: float = Field(default=0.01, ge=0)
-    """Least signal of a batch, in units of success_reward squared."""
-
-
-class OffPolicyConfig(Config):
-    """Correction for data of older weights."""
-
-    mode: Literal[
-        "decoupled",
-        "behaviour_ratio",
-        "none",
-        "icepop",
-        "token_rejection",
-        "sequence_tis",
-        "sequence_mis",
-        "geometric_rejection",
-    ] = "decoupled"
-    """Recomputed proximal logprobs with a capped weight, the plain ratio, nothing, or a rule of learner/losses."""
-    cap: float = Field(default=2.0, ge=1)
-    """Upper bound of the weight."""
-    over_cap: Literal["truncate", "drop"] = "truncate"
-    """What happens above it."""
-    lower: float = Field(default=0.5, ge=0, le=1)
-    """Smallest weight that icepop and the rejecting modes accept."""
-    upper: float = Field(default=5.0, ge=1)
-    """Largest weight that icepop and the rejecting modes accept."""
-    accept_bias: bool = False
-    """Allows mode none although max_policy_lag is above 0."""
-
-
-class PpoConfig(Config):
-    """The clipped surrogate. With one update per batch the ratio is 1 and the clip does nothing."""
-
-    clip_low: float = Field(default=0.2, gt=0, le=1)
-    """How far the ratio may fall below 1."""
-    clip_high: float = Field(default=0.28, gt=0)
-    """How far it may rise above 1."""
-    dual_clip: float | None = Field(default=None, gt=1)
-    """Bound at negative advantage; absent: none."""
-    aggregation: Literal["token_mean", "seq_mean_token_mean", "turn_mean", "nested"] = "token_mean"
-    """Which mean the policy loss is."""
-
-
-class EpoConfig(Config):
-    """Entropy bonus and corridor."""
-
-    enabled: bool = True
-    """False: no entropy term at all."""
-    entropy_coefficient: float = Field(default=0.001, ge=0)
-    """lambda."""
-    smooth_coefficient: float | None = Field(default=None, ge=0)
-    """Weight of the smoothing penalty; absent: lambda; 0: the plain bonus."""
-    alpha: float = Field(default=0.1, ge=0)
-    """Scale of the penalty."""
-    kappa_low: float = Field(default=0.0, ge=0)
-    """Lower edge, in multiples of the reference entropy."""
-    kappa_high: float = Field(default=2.0, gt=0)
-    """Upper edge, in multiples of the reference entropy."""
-    gamma: float = Field(default=3.0, ge=0)
-    """Decay of beta_k."""
-    dynamic_weight: bool = True
-    """False keeps beta at 1."""
-    form: Literal["hinge", "indicator"] = "hinge"
-    """Hinge has a gradient, the indicator has none."""
-    average: Literal["nested", "token_mean", "turn_mean"] = "nested"
-    """Which mean both terms are."""
-    history: Literal["cumulative", "sliding", "ema"] = "cumulative"
-    """How past entropies become the reference."""
-    history_window: int = Field(default=10, ge=1)
-    """Steps of a sliding mean."""
-    history_decay: float = Field(default=0.9, ge=0, lt=1)
-    """Decay of an exponential mean."""
-
-
 class CheckpointConfig(Config):
     """Checkpoints."""
 
@@ -299,6 +203,11 @@ class DiagnosticsConfig(Config):
     """Training steps between two; 0: never."""
     num_samples: int = Field(default=16, ge=2)
     """Turns that are cross-scored; never compare values of different numbers."""
+    gradients_every: int = Field(default=0, ge=0)
+    """Training steps between two measurements of gradient norms by reward variance, which cost several backward passes
+    each; 0: never."""
+    gradient_buckets: int = Field(default=6, ge=1)
+    """Equal buckets of groups in such a measurement."""
 
 
 class AlarmConfig(Config):
@@ -350,6 +259,10 @@ class LearnConfig(Config):
     """Policy loss."""
     epo: EpoConfig = EpoConfig()
     """Entropy."""
+    entropy_control: EntropyControlConfig = EntropyControlConfig()
+    """Other ways to hold entropy."""
+    reference: ReferenceConfig = ReferenceConfig()
+    """Distance from a frozen policy."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     """Checkpoints."""
     stop: StopConfig = StopConfig()
@@ -371,13 +284,8 @@ class LearnConfig(Config):
 
     @model_validator(mode="after")
     def _check(self) -> LearnConfig:
-        if self.off_policy.mode == "none" and self.batch.max_policy_lag > 0 and not self.off_policy.accept_bias:
-            raise ValueError(
-                "off_policy.mode = none ignores staleness: set batch.max_policy_lag = 0, or off_policy.accept_bias = "
-                "true to accept the bias"
-            )
-        if self.snr.filter != "none" and self.batch.group_size < 2:
-            raise ValueError("batch.group_size must be 2 or more, or snr.filter = none: one member has no variance")
+        for message in refusals(self):
+            raise ValueError(message)
         if self.play.max_episode_tokens + _END_TOKENS > self.model.max_row_tokens:
             raise ValueError(
                 f"play.max_episode_tokens must lie at least {_END_TOKENS} below model.max_row_tokens, which is "

@@ -86,7 +86,7 @@ class TrainingDesk:
 
     def _hint(self, facts: _WaitFacts) -> str:
         if not facts.num_pools:
-            return f"no pool is connected; start one: longturn act ({self._dispatcher.address})"
+            return f"no pool is connected; start one: longturn act --set dispatch.address={self._dispatcher.address}"
         return "no engine is in rotation; nothing is assigned until one is back" if facts.lacks_engine else ""
 
     def record(self, batch: int, training_step: int, verdicts: Sequence[GroupVerdict]) -> None:

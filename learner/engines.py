@@ -2,7 +2,7 @@
 
 Invariant: an engine is in rotation iff its last answer confirmed the newest target version. It leaves rotation the
 moment an update starts or a check fails, and comes back only after a full load that it confirmed: a half-applied update
-never serves.
+never serves. What ends a keeper other than a fault of its engine is raised by `publish`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -140,6 +139,7 @@ class EngineRegistry:
         self._target: Target | None = None
         self._confirmed: dict[str, int] = {}
         self._failures: dict[str, str] = {}
+        self._crash: BaseException | None = None
         self._is_publishing = False
         self._closing = False
         self._threads = [
@@ -153,7 +153,7 @@ class EngineRegistry:
         """Have all engines load a version; those that confirmed it, at the latest after `timeout_s`.
 
         Returns as soon as every engine confirmed or failed, and at least one confirmed. Calling it again with the same
-        target waits on.
+        target waits on. Raises what ended a keeper, such as a ledger that cannot take an announcement.
         """
         deadline_s = time.monotonic() + timeout_s
         with self._changed:
@@ -164,11 +164,13 @@ class EngineRegistry:
                 self._changed.notify_all()
             self._is_publishing = True
             try:
-                while not self._is_settled() and not self._closing:
+                while not (self._is_settled() or self._closing or self._crash):
                     remaining_s = deadline_s - time.monotonic()
                     if remaining_s <= 0:
                         break
                     self._changed.wait(remaining_s)
+                if self._crash is not None:
+                    raise self._crash
                 return self._in_rotation()
             finally:
                 self._is_publishing = False
@@ -198,6 +200,15 @@ class EngineRegistry:
         return [client for client in self._clients if self._confirmed.get(client.url) == version]
 
     def _keep(self, client: EngineClient) -> None:
+        try:
+            self._keep_until_closed(client)
+        except BaseException as error:  # noqa: BLE001  # handed to the training thread, which raises it
+            with self._changed:
+                self._confirmed.pop(client.url, None)
+                self._crash = self._crash or error
+                self._changed.notify_all()
+
+    def _keep_until_closed(self, client: EngineClient) -> None:
         while True:
             with self._changed:
                 target = self._target
@@ -247,9 +258,7 @@ class EngineRegistry:
             rotation = self._in_rotation()
             is_news = (client in rotation) != before and not self._is_publishing and self._target is target
             self._changed.notify_all()
-        # A closed dispatcher has nobody to tell any more.
-        with suppress(LongturnError):
-            if is_news:
-                self._on_change(target, rotation)
-            elif isinstance(error, EngineLostError):
-                self._on_lost(client)
+        if is_news:
+            self._on_change(target, rotation)
+        elif isinstance(error, EngineLostError):
+            self._on_lost(client)

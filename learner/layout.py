@@ -60,6 +60,16 @@ def sum_by(values: Tensor, index: Tensor, size: int) -> Tensor:
     return values.new_zeros(size).index_add_(0, index, values)
 
 
+def turn_positions(layout: TokenLayout) -> Tensor:
+    """Index of each of the K turns within its trajectory, by the order of the turns in the layout."""
+    positions_K = torch.zeros_like(layout.trajectory_index_K)
+    num_turns = [0] * layout.num_trajectories
+    for turn, trajectory in enumerate(layout.trajectory_index_K.tolist()):
+        positions_K[turn] = num_turns[trajectory]
+        num_turns[trajectory] += 1
+    return positions_K
+
+
 def _check_points_into(name: str, index: Tensor, size: int) -> None:
     if index.dtype != torch.int64 or index.ndim != 1:
         raise ValueError(f"{name} must be a flat int64 tensor, got {index.dtype} of shape {tuple(index.shape)}")

@@ -1,4 +1,4 @@
-"""The training loop: take a batch, judge its groups, score, update, publish, checkpoint. Order: METHOD.md 3.2."""
+"""The training loop: take a batch, judge its groups, score, update, publish, checkpoint. Order: docs/training.md."""
 
 from __future__ import annotations
 

@@ -57,4 +57,5 @@ def open_tensorboard(folder: Path) -> ScalarWriter:
     """TensorBoard's writer. Imported here because it is slow to load and may be switched off."""
     from torch.utils.tensorboard import SummaryWriter
 
-    return SummaryWriter(str(folder))
+    with writing_to(folder):
+        return SummaryWriter(str(folder))

@@ -6,15 +6,24 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+import torch
+from torch import Tensor
+
 from learner.batch import Batch, BatchTensors, Member
 from learner.diagnostics.cascade import CascadeMeasurement, CascadeTracker
+from learner.diagnostics.repetition import ActedTurn, rates, repetition_counts
 from learner.diagnostics.staleness import StepSpan, lag
 from learner.diagnostics.turn_entropy import early_late_thirds, entropy_by_turn
 from learner.filters.scores import rv_std_over_mean
 from learner.filters.selection import Selection
+from learner.filters.shadow import GroupFacts
+from learner.layout import turn_positions
+from learner.length_bias import duration_bucket
 from learner.losses.epo import EpoOptions, EpoStep, corridor_occupancy, gradient_shares
-from learner.losses.statistics import mismatch_statistics, update_statistics
+from learner.losses.kl import k1, k3
+from learner.losses.statistics import mismatch_by_bucket, mismatch_statistics, update_statistics
 from learner.update import Scores, StepTerms, UpdateOptions, UpdateResult
+from longturn.records import Trajectory
 
 Measures = dict[str, float | str | None]
 
@@ -52,7 +61,32 @@ def _member_measures(members: Sequence[Member]) -> Measures:
         "learner/episode/used_privileged_share": fmean(trajectory.used_privileged for trajectory in trajectories),
         "learner/reasoning/tokens_mean": fmean(reasoning) if reasoning else None,
         "learner/row/breaks": sum(member.rows.num_breaks for member in members),
+        **{f"learner/episode/{name}_share": rate for name, rate in _repetition(trajectories).items()},
     }
+
+
+def _repetition(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    counts = Counter[str]()
+    for trajectory in trajectories:
+        counts.update(repetition_counts(_acted_turns(trajectory)))
+    return {name: rate for name, rate in rates(counts).items() if name.startswith("repeat")}
+
+
+def _acted_turns(trajectory: Trajectory) -> list[ActedTurn]:
+    states = [
+        trajectory.initial_state_hash or trajectory.initial_observation,
+        *(turn.state_hash or turn.observation for turn in trajectory.turns),
+    ]
+    return [
+        ActedTurn(
+            action=turn.action,
+            is_available=turn.action_valid,
+            format_valid=turn.format_valid,
+            state=states[index],
+            next_state=states[index + 1],
+        )
+        for index, turn in enumerate(trajectory.turns)
+    ]
 
 
 def lag_measures(batch: Batch, training_steps: Mapping[int, int], current_step: int) -> Measures:
@@ -85,6 +119,32 @@ def lag_measures(batch: Batch, training_steps: Mapping[int, int], current_step: 
         "learner/lag/token_mean": found.token_weighted,
         "learner/lag/wide_groups": num_wide,
     }
+
+
+def group_facts(batch: Batch, training_steps: Mapping[int, int], current_step: int) -> list[GroupFacts]:
+    """Kind, duration and age of each group."""
+    return [
+        GroupFacts(
+            kind=group.taken.kind,
+            duration=duration_bucket(group.taken.duration_s),
+            lag=max(
+                (
+                    current_step - min(training_steps[span.policy_version], current_step)
+                    for member in group.members
+                    for turn in member.trajectory.turns
+                    for span in turn.policy_spans
+                ),
+                default=0,
+            ),
+        )
+        for group in batch.groups
+    ]
+
+
+def token_lags(kept: BatchTensors, training_steps: Mapping[int, int], current_step: int) -> Tensor:
+    """Training steps since each trained token was sampled; 0 for weights that were lost in a restart."""
+    versions = [version for row in kept.rows for version in row.policy_versions]
+    return torch.tensor([max(0, current_step - training_steps[version]) for version in versions], dtype=torch.int64)
 
 
 def entropy_measures(pool: BatchTensors, proximal: Scores) -> Measures:
@@ -126,9 +186,8 @@ def update_measures(
 ) -> Measures:
     """Movement of the policy, mismatch of sampler and trainer, loss and gradient."""
     token_terms, mask_N = terms.token_terms, terms.correction.mask_N
-    moved = update_statistics(
-        result.logprobs_N, token_terms.anchor_logprobs_N, token_terms.advantages_N, mask_N, options.loss.ppo
-    )
+    anchor_logprobs_N, _ = token_terms.correction_at(result.logprobs_N)
+    moved = update_statistics(result.logprobs_N, anchor_logprobs_N, token_terms.advantages_N, mask_N, options.loss.ppo)
     mismatch = mismatch_statistics(proximal.logprobs_N, kept.behavior_logprobs_N, mask_N, options.off_policy)
     return {
         "learner/loss/total": result.loss,
@@ -141,15 +200,43 @@ def update_measures(
     }
 
 
+def bucketed_mismatch_measures(kept: BatchTensors, proximal: Scores, terms: StepTerms, lags_N: Tensor) -> Measures:
+    """Mismatch of sampler and trainer per lag and per turn index: where it comes from."""
+    buckets = {"lag": lags_N, "turn": turn_positions(kept.layout)[kept.layout.turn_index_N]}
+    return {
+        f"learner/mismatch/{family}_{number:02d}/{name}": value
+        for family, bucket_N in buckets.items()
+        for number, values in mismatch_by_bucket(
+            proximal.logprobs_N, kept.behavior_logprobs_N, terms.correction.mask_N, bucket_N
+        ).items()
+        for name, value in values.items()
+    }
+
+
+def reference_measures(logprobs_N: Tensor, reference_logprobs_N: Tensor, mask_N: Tensor) -> Measures:
+    """Distance of the policy from the reference over the final mask, by the two unbiased estimators."""
+    mask_N = mask_N.bool()
+    if not mask_N.any():
+        return {}
+    logprobs, reference = logprobs_N[mask_N].double(), reference_logprobs_N[mask_N].double()
+    return {
+        "learner/reference/kl_k1": k1(logprobs, reference).mean().item(),
+        "learner/reference/kl_k3": k3(logprobs, reference).mean().item(),
+    }
+
+
 def epo_measures(result: UpdateResult, terms: StepTerms, options: EpoOptions, step: EpoStep) -> Measures:
     """Where the trained tokens lie in the corridor, and which of the two terms acts."""
-    occupancy = corridor_occupancy(result.entropies_N, terms.correction.mask_N, step, options)
-    bonus, penalty = gradient_shares(result.entropies_N, terms.token_terms.entropy_weights_N, step, options)
+    token_terms, references_N = terms.token_terms, terms.token_terms.entropy_references_N
+    occupancy = corridor_occupancy(result.entropies_N, terms.correction.mask_N, step, options, references_N)
+    bonus, penalty = gradient_shares(result.entropies_N, token_terms.entropy_weights_N, step, options, references_N)
+    reference = step.reference if references_N is None else None
     return {
         "learner/epo/beta": step.beta,
-        "learner/epo/reference": step.reference,
-        "learner/epo/corridor_low": None if step.reference is None else options.kappa_low * step.reference,
-        "learner/epo/corridor_high": None if step.reference is None else options.kappa_high * step.reference,
+        "learner/epo/scale": step.scale,
+        "learner/epo/reference": reference,
+        "learner/epo/corridor_low": None if reference is None else options.kappa_low * reference,
+        "learner/epo/corridor_high": None if reference is None else options.kappa_high * reference,
         "learner/epo/share_below": occupancy.below,
         "learner/epo/share_inside": occupancy.inside,
         "learner/epo/share_above": occupancy.above,

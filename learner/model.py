@@ -7,7 +7,6 @@ padding, no mask, and the same arithmetic whatever else is in the batch.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from learner.head import HeadOutput, TokenLoss, onepass, recompute
 from learner.rows import Row
+from longturn.disk import read_json
 from longturn.errors import ConfigError
 
 TOKENIZER_FILES = (
@@ -74,6 +74,11 @@ class PolicyModel:
                 raise ConfigError(f"learner.model.path: models with {name} are not supported")
 
     @property
+    def folder(self) -> Path:
+        """Where the model came from."""
+        return self._folder
+
+    @property
     def vocabulary_size(self) -> int:
         """Rows of the head."""
         return self._head.weight.shape[0]
@@ -91,14 +96,18 @@ class PolicyModel:
     @property
     def tokenizer_hash(self) -> str:
         """Hex digest of tokenizer.json; ConfigError if the folder has none."""
+        return hashlib.sha256(self._tokenizer.read_bytes()).hexdigest()
+
+    @property
+    def _tokenizer(self) -> Path:
         path = self._folder / "tokenizer.json"
         if not path.is_file():
             raise ConfigError(f"learner.model.path: {self._folder} has no tokenizer.json")
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return path
 
     def check_fits(self, max_episode_tokens: int) -> None:
         """ConfigError if the tokenizer can make ids that the model lacks, or episodes are longer than it can read."""
-        content = json.loads((self._folder / "tokenizer.json").read_text(encoding="utf-8"))
+        content = read_json(self._tokenizer, mend="restore it, or set learner.model.path to another model folder")
         vocabulary = content.get("model", {}).get("vocab", {})
         ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else []
         ids += [token["id"] for token in content.get("added_tokens", [])]

@@ -1,74 +1,64 @@
-"""Options of the mathematics from the configuration. The one place where both are known."""
+"""Options of the mathematics from the configuration; with its neighbours `*_options`, where both are known."""
 
 from __future__ import annotations
 
-from learner.advantages import GROUP_ADVANTAGES
-from learner.advantages.shaping import RewardOptions
+import math
+from pathlib import Path
+
+from learner.advantage_options import reward_options, turn_estimator
 from learner.batch import BatchOptions
 from learner.config import LearnConfig
-from learner.filters.registry import FILTERS
-from learner.filters.selection import GroupFilter
-from learner.filters.variance_mass import VarianceMass
-from learner.losses.entropy_history import HistoryOptions
-from learner.losses.epo import EpoOptions
+from learner.entropy_options import (
+    adaptive_options,
+    advantage_shaper,
+    anchor_kl,
+    entropy_term,
+    history_options,
+    turn_scale,
+)
+from learner.filter_options import group_filter
+from learner.filters.loss_scaling import LOSS_SCALINGS
+from learner.losses import gspo
+from learner.losses.kl import KlOptions
 from learner.losses.off_policy import OffPolicyOptions
 from learner.losses.ppo import PpoOptions
 from learner.losses.step_loss import LossOptions
 from learner.schedule import RateSchedule
-from learner.update import UpdateOptions
-from longturn.errors import ConfigError
+from learner.update_options import UpdateOptions
+
+__all__ = ["batch_options", "group_filter", "history_options", "update_options"]
+
+_CLIPS = {"ppo": (0.2, 0.28), "gspo": (gspo.CLIP_LOW, gspo.CLIP_HIGH)}
 
 
-def history_options(config: LearnConfig) -> HistoryOptions:
-    """How past entropies become EPO's reference."""
-    epo = config.epo
-    return HistoryOptions(kind=epo.history, window=epo.history_window, decay=epo.history_decay)
-
-
-def epo_options(config: LearnConfig) -> EpoOptions | None:
-    """EPO's constants; None if it is off."""
-    epo = config.epo
-    if not epo.enabled:
-        return None
-    try:
-        return EpoOptions(
-            entropy_coefficient=epo.entropy_coefficient,
-            smooth_coefficient=epo.smooth_coefficient,
-            alpha=epo.alpha,
-            kappa_low=epo.kappa_low,
-            kappa_high=epo.kappa_high,
-            gamma=epo.gamma,
-            dynamic_weight=epo.dynamic_weight,
-            form=epo.form,
-            average=epo.average,
-            history=history_options(config),
-        )
-    except ValueError as error:
-        raise ConfigError(f"learner.epo: {error}") from error
-
-
-def update_options(config: LearnConfig) -> UpdateOptions:
-    """Everything that shapes an update."""
-    optimizer, ppo = config.optimizer, config.ppo
-    if config.advantage.estimator not in GROUP_ADVANTAGES:
-        raise ConfigError(
-            f"learner.advantage.estimator is {config.advantage.estimator!r}; known are {', '.join(GROUP_ADVANTAGES)}"
-        )
+def update_options(config: LearnConfig, *, tokenizer_folder: Path | None = None) -> UpdateOptions:
+    """Everything that shapes an update; texts are decoded by the tokenizer of the folder, or of model.path."""
+    optimizer, ppo = config.optimizer, ppo_options(config)
+    kl = kl_options(config)
     return UpdateOptions(
-        loss=LossOptions(
-            ppo=PpoOptions(clip_low=ppo.clip_low, clip_high=ppo.clip_high, dual_clip=ppo.dual_clip),
-            epo=epo_options(config),
-        ),
+        loss=LossOptions(ppo=ppo, epo=entropy_term(config), kl=None if kl is None or kl.in_reward else kl),
         off_policy=OffPolicyOptions(
             mode=config.off_policy.mode,
             cap=config.off_policy.cap,
             over_cap=config.off_policy.over_cap,
             lower=config.off_policy.lower,
             upper=config.off_policy.upper,
+            veto=config.off_policy.veto,
         ),
-        aggregation=ppo.aggregation,
+        aggregation=config.ppo.aggregation,
+        aggregation_constant=aggregation_constant(config),
         estimator=config.advantage.estimator,
+        turn_estimator=turn_estimator(config, tokenizer_folder),
+        reward=reward_options(config),
+        reward_kl=kl if kl is not None and kl.in_reward else None,
         turn_weight=config.advantage.turn_weight,
+        loss_scaling=LOSS_SCALINGS[config.snr.loss_scaling],
+        soft_reweight=config.snr.soft_reweight,
+        shaper=advantage_shaper(config, ppo),
+        anchor_kl=anchor_kl(config),
+        has_sequence_ratio=config.ppo.loss == "gspo",
+        turn_scale=turn_scale(config),
+        adaptive=adaptive_options(config),
         temperature=config.play.temperature,
         max_grad_norm=optimizer.max_grad_norm,
         schedule=RateSchedule(
@@ -78,8 +68,41 @@ def update_options(config: LearnConfig) -> UpdateOptions:
             min_ratio=optimizer.min_ratio,
             total_steps=config.batch.num_batches,
         ),
+        seed=config.seed,
         permute_seed=config.seed if config.control.permute_advantages else None,
     )
+
+
+def ppo_options(config: LearnConfig) -> PpoOptions:
+    """The clip of the chosen policy loss; KL-Cov has none."""
+    if config.entropy_control.method == "kl_cov":
+        return PpoOptions(clip_low=1.0, clip_high=math.inf)
+    low, high = _CLIPS[config.ppo.loss]
+    return PpoOptions(
+        clip_low=low if config.ppo.clip_low is None else config.ppo.clip_low,
+        clip_high=high if config.ppo.clip_high is None else config.ppo.clip_high,
+        dual_clip=config.ppo.dual_clip,
+    )
+
+
+def kl_options(config: LearnConfig) -> KlOptions | None:
+    """The reference KL; None if it is off."""
+    reference = config.reference
+    if reference.kl == "none":
+        return None
+    in_reward = reference.kl == "reward"
+    return KlOptions(
+        coefficient=reference.coefficient,
+        kind=reference.estimator or ("k1" if in_reward else "k2"),
+        in_reward=in_reward,
+    )
+
+
+def aggregation_constant(config: LearnConfig) -> float | None:
+    """What divides an episode's token sum; None under the other aggregations."""
+    if config.ppo.aggregation != "constant":
+        return None
+    return config.ppo.aggregation_constant or float(config.play.max_episode_tokens)
 
 
 def batch_options(config: LearnConfig, *, vocabulary_size: int) -> BatchOptions:
@@ -87,15 +110,6 @@ def batch_options(config: LearnConfig, *, vocabulary_size: int) -> BatchOptions:
     return BatchOptions(
         vocabulary_size=vocabulary_size,
         max_row_tokens=config.model.max_row_tokens,
-        reward=RewardOptions(
-            invalid_action_penalty=config.reward.invalid_action_penalty, format_penalty=config.reward.format_penalty
-        ),
+        reward=reward_options(config),
         discount=config.advantage.discount,
     )
-
-
-def group_filter(config: LearnConfig) -> GroupFilter:
-    """The rule that judges groups."""
-    if config.snr.filter == "variance_mass":
-        return VarianceMass(mass=config.snr.mass, success_reward=config.snr.success_reward, epsilon=config.snr.epsilon)
-    return FILTERS[config.snr.filter]()

@@ -8,34 +8,46 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
 import torch
+from torch import Tensor
 
 from learner.batch import Batch, BatchOptions, BatchTensors, tensors_of, tokens_of_groups
 from learner.checkpoint import save_checkpoint
 from learner.config import LearnConfig
 from learner.desk import TrainingDesk
 from learner.engines import Target
+from learner.entropy_state import entropy_step, remember_entropy
 from learner.filters.selection import GroupFilter, Selection
+from learner.filters.streaming import StreamingMass
+from learner.gradient_probe import GradientProbe
 from learner.ledger.records import Evaluation, GroupVerdict
-from learner.losses.epo import EpoStep, epo_step
+from learner.losses.epo import EpoStep
 from learner.measure_board import MeasureBoard
 from learner.measures import (
     Measures,
     batch_measures,
+    bucketed_mismatch_measures,
     cascade_measures,
     entropy_measures,
     epo_measures,
+    group_facts,
     lag_measures,
+    reference_measures,
+    token_lags,
     update_measures,
 )
 from learner.model import PolicyModel
 from learner.probe import probe
 from learner.publisher import Published, Publisher
+from learner.reference import Reference
 from learner.state import TrainerState
-from learner.update import Scores, StepTerms, UpdateOptions, UpdateResult, apply_update, score_rows, step_terms
+from learner.step_terms import Scores, StepContext, StepTerms, step_terms
+from learner.update import UpdateResult, apply_update, score_rows
+from learner.update_options import UpdateOptions
 from longturn.codec import trajectory_from_bytes
 from longturn.status import StatusBoard
 from longturn.task_file import TaskEntry
@@ -76,6 +88,8 @@ class Parts:
     update_options: UpdateOptions
     batch_options: BatchOptions
     group_filter: GroupFilter
+    reference: Reference | None
+    """The frozen policy of a reference KL; None if there is none."""
     desk: TrainingDesk
     publisher: Publisher
     board: MeasureBoard
@@ -123,6 +137,10 @@ def _publish(parts: Parts, *, timeout_s: float) -> Published:
 def record_verdicts(parts: Parts, batch: Batch, selection: Selection) -> None:
     """Write the batch and the filter's verdicts into the ledger, before anything is trained."""
     parts.measures |= batch_measures(batch, selection)
+    if isinstance(parts.group_filter, StreamingMass) and batch.groups:
+        facts = group_facts(batch, parts.desk.training_steps(), parts.state.training_step)
+        parts.state.shadow.observe(facts, selection, parts.group_filter.rule)
+        parts.measures |= parts.state.shadow.measures()
     verdicts = [
         GroupVerdict(group_id=group.taken.group_id, verdict=verdict.value, score=score)
         for group, verdict, score in zip(batch.groups, selection.verdicts, selection.scores, strict=True)
@@ -133,19 +151,28 @@ def record_verdicts(parts: Parts, batch: Batch, selection: Selection) -> None:
 def train(parts: Parts, batch: Batch, selection: Selection) -> str | None:
     """Score the whole pool, update on the kept groups; why the step was skipped, or None."""
     parts.status.set_phase("training")
-    options, state = parts.update_options, parts.state
-    pool = tensors_of(batch)
-    with parts.clock.phase("score"):
-        proximal = score_rows(parts.model, pool, temperature=options.temperature, on_row=parts.desk.check_stop)
-    parts.measures |= lag_measures(batch, parts.desk.training_steps(), state.training_step)
-    if not (proximal.logprobs_N.isfinite().all() and proximal.entropies_N.isfinite().all()):
+    options, state, check_stop = parts.update_options, parts.state, parts.desk.check_stop
+    pool, proximal = tensors_of(batch), None
+    if not options.off_policy.saves_forward:
+        with parts.clock.phase("score"):
+            proximal = score_rows(parts.model, pool, temperature=options.temperature, on_row=check_stop)
+    training_steps = parts.desk.training_steps()
+    parts.measures |= lag_measures(batch, training_steps, state.training_step)
+    if proximal is not None and not (proximal.logprobs_N.isfinite().all() and proximal.entropies_N.isfinite().all()):
         parts.board.alarm("non_finite", batch=batch.taken.batch, where="scores")
         return "NON_FINITE"
     kept = tensors_of(batch.restricted_to(selection.kept))
-    kept_proximal = proximal.take(tokens_of_groups(pool.layout, selection.kept))
-    terms = step_terms(kept, kept_proximal, options, batch=batch.taken.batch)
-    epo = options.loss.epo
-    step = epo_step(epo, state.entropy_history, state.training_step, parts.config.batch.num_batches) if epo else None
+    kept_proximal = proximal and proximal.take(tokens_of_groups(pool.layout, selection.kept))
+    lags_N = token_lags(kept, training_steps, state.training_step)
+    context = StepContext(
+        kept_ratio=selection.kept_ratio,
+        epo_step=_entropy_step(parts, pool, proximal),
+        reference_logprobs_N=_reference_logprobs(parts, kept),
+        lags_N=lags_N,
+    )
+    terms = step_terms(kept, kept_proximal, options, batch=batch.taken.batch, context=context)
+    if proximal is not None:
+        _probe_gradients(parts, batch, proximal, context)
     with parts.clock.phase("update"):
         result = apply_update(
             parts.model,
@@ -154,26 +181,68 @@ def train(parts: Parts, batch: Batch, selection: Selection) -> str | None:
             terms,
             options,
             training_step=state.training_step,
-            epo_step=step,
-            on_row=parts.desk.check_stop,
+            epo_step=context.epo_step,
+            on_row=check_stop,
         )
-    _measure_update(parts, pool, proximal, kept, kept_proximal, terms, result, step)
+    # Where nothing was scored before, the update's own forward pass over the kept groups stands for the pool.
+    scored, scores = (pool, proximal) if proximal is not None else (kept, result.scores)
+    if proximal is not None or result.is_applied:
+        parts.measures |= entropy_measures(scored, scores)
+        parts.measures |= cascade_measures(state.cascade, parts.measures, scored.layout.num_trajectories)
+        parts.measures |= bucketed_mismatch_measures(kept, kept_proximal or result.scores, terms, lags_N)
+        _measure_update(parts, kept, kept_proximal or result.scores, terms, result, context.epo_step)
     if not result.is_applied:
         parts.board.alarm("non_finite", batch=batch.taken.batch, loss=result.loss, grad_norm=result.grad_norm)
         return "NON_FINITE"
     state.training_step += 1
     # The history takes the policy as it was before the update, over the unfiltered pool: the filter must not move it.
-    state.entropy_history = state.entropy_history.appended(proximal.entropies_N.double().mean().item())
+    remember_entropy(state, options, scored, scores, max_turns=parts.config.play.max_turns)
+    state.running_scores.fade(parts.config.snr.score_decay)
     members = [member for index in selection.kept for member in batch.groups[index].members]
     state.num_trained_trajectories += len(members)
     state.num_trained_turns += sum(len(member.trajectory.turns) for member in members)
     return None
 
 
+def _entropy_step(parts: Parts, pool: BatchTensors, proximal: Scores | None) -> EpoStep | None:
+    return entropy_step(
+        parts.state,
+        parts.update_options,
+        pool,
+        proximal,
+        total_steps=parts.config.batch.num_batches,
+        max_turns=parts.config.play.max_turns,
+    )
+
+
+def _reference_logprobs(parts: Parts, kept: BatchTensors) -> Tensor | None:
+    if parts.reference is None:
+        return None
+    with parts.clock.phase("reference"):
+        return parts.reference.logprobs(
+            kept, temperature=parts.update_options.temperature, on_row=parts.desk.check_stop
+        )
+
+
+def _probe_gradients(parts: Parts, batch: Batch, proximal: Scores, context: StepContext) -> None:
+    diagnostics = parts.config.diagnostics
+    if not diagnostics.gradients_every or parts.state.training_step % diagnostics.gradients_every:
+        return
+    reference = parts.reference
+    probe = GradientProbe(
+        model=parts.model,
+        options=parts.update_options,
+        epo_step=context.epo_step,
+        num_buckets=diagnostics.gradient_buckets,
+        reference_logprobs=reference and partial(reference.logprobs, temperature=parts.update_options.temperature),
+        on_row=parts.desk.check_stop,
+    )
+    with parts.clock.phase("probe"):
+        parts.measures |= probe.measure(batch, proximal)
+
+
 def _measure_update(
     parts: Parts,
-    pool: BatchTensors,
-    proximal: Scores,
     kept: BatchTensors,
     kept_proximal: Scores,
     terms: StepTerms,
@@ -181,11 +250,12 @@ def _measure_update(
     step: EpoStep | None,
 ) -> None:
     options, limits = parts.update_options, parts.config.alarms
-    parts.measures |= entropy_measures(pool, proximal)
-    parts.measures |= cascade_measures(parts.state.cascade, parts.measures, pool.layout.num_trajectories)
     parts.measures |= update_measures(kept, kept_proximal, terms, result, options)
     if options.loss.epo is not None and step is not None:
         parts.measures |= epo_measures(result, terms, options.loss.epo, step)
+    reference_logprobs_N = terms.token_terms.reference_logprobs_N
+    if reference_logprobs_N is not None:
+        parts.measures |= reference_measures(kept_proximal.logprobs_N, reference_logprobs_N, terms.correction.mask_N)
     for rule in ("explore", "propagate"):
         if parts.measures.get(f"learner/cascade/{rule}_alarm"):
             parts.board.alarm(f"cascade_{rule}")
@@ -245,9 +315,8 @@ def _evaluation_measures(evaluation: Evaluation, training_steps: Mapping[int, in
     Weights go on while a panel is played, so later versions than the one it was opened for may have played it.
     """
     trajectories = [trajectory_from_bytes(data) for data in evaluation.trajectories]
-    played = {
-        span.policy_version for trajectory in trajectories for turn in trajectory.turns for span in turn.policy_spans
-    } or {evaluation.policy_version}
+    played = {version for trajectory in trajectories for version in trajectory.policy_versions}
+    played = played or {evaluation.policy_version}
     newest = max(played)
     measures: Measures = {
         "training_step": training_steps[newest],

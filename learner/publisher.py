@@ -106,7 +106,8 @@ class Publisher:
         failures = self.problem["failures"]
         return UnreachableError(
             f"no engine loaded the first weights within {timeout_s:g} s ({failures}); start one with `longturn engine "
-            "--weights-root`, or set publish.engines and publish.connect_timeout_s"
+            f"--set model_path=MODEL --set weights_root={self._folder}`, or set learner.publish.engines and "
+            "learner.publish.connect_timeout_s"
         )
 
     def _prune(self, newest: int) -> None:

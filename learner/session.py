@@ -27,6 +27,7 @@ from learner.model import PolicyModel
 from learner.options import batch_options, group_filter, history_options, update_options
 from learner.phases import Parts, save, wait_for_evaluations
 from learner.publisher import Publisher
+from learner.reference import Reference, load_reference
 from learner.state import TrainerState
 from learner.summary import write_summary
 from longturn.config import config_digest
@@ -95,7 +96,7 @@ class _Session:
             restore_optimizer(resumed.path, model=model, optimizer=optimizer)
         dispatcher = self._dispatcher(model, resumed)
         run_id = dispatcher.call(lambda desk: desk.ledger.run_id)
-        state = resumed.state if resumed else TrainerState(run_id=run_id)
+        state = resumed.state if resumed else TrainerState.fresh(run_id, history_options(config))
         if state.run_id != run_id:
             raise ConfigError(f"the checkpoint is of run {state.run_id}, the ledger in {config.run_dir} of {run_id}")
         desk = TrainingDesk(dispatcher, self._status, self._stop)
@@ -107,9 +108,10 @@ class _Session:
             run_epoch=self._run_epoch,
             model=model,
             optimizer=optimizer,
-            update_options=update_options(config),
+            update_options=update_options(config, tokenizer_folder=model.folder),
             batch_options=batch_options(config, vocabulary_size=model.vocabulary_size),
-            group_filter=group_filter(config),
+            group_filter=group_filter(config, state.running_scores),
+            reference=self._reference(model),
             desk=desk,
             publisher=self._publisher(model, desk),
             board=self._board(),
@@ -145,6 +147,13 @@ class _Session:
                 extra={"before": resumed.num_batches, "now": config.batch.num_batches},
             )
         return resumed
+
+    def _reference(self, model: PolicyModel) -> Reference | None:
+        config = self._config
+        if config.reference.kl == "none":
+            return None
+        folder = config.reference.path or config.model.path
+        return load_reference(folder, model, device=config.model.device, offload=config.reference.offload)
 
     def _optimizer(self, model: PolicyModel) -> torch.optim.Optimizer:
         settings = self._config.optimizer
@@ -232,7 +241,7 @@ class _Session:
         if settings.require_engine and not settings.engines:
             raise ConfigError(
                 "learner.publish.engines is empty: name at least one engine, such as "
-                "--set 'publish.engines=[{url=\"http://127.0.0.1:30000\"}]'"
+                "--set 'learner.publish.engines=[{url=\"http://127.0.0.1:30000\"}]'"
             )
         registry = EngineRegistry(
             [EngineClient(engine.url, _read_key(engine)) for engine in settings.engines],
@@ -264,7 +273,7 @@ class _Session:
         return board
 
     def _serve(self, dispatcher: Dispatcher, run_id: str, ready_file: Path | None) -> None:
-        status = StatusServer(self._status, port=self._config.status_port)
+        status = StatusServer(self._status, port=self._config.status_port, setting="learner.status_port")
         self._stack.callback(status.close)
         facts: dict[str, object] = {
             "dispatch": dispatcher.address,
@@ -288,7 +297,7 @@ def _read_key(engine: EngineConfig) -> str:
         return engine.api_key_file.read_text(encoding="utf-8").strip()
     except OSError as error:
         raise ConfigError(
-            f"publish.engines: the key file {engine.api_key_file} cannot be read: {error.strerror}"
+            f"learner.publish.engines: the key file {engine.api_key_file} cannot be read: {error.strerror}"
         ) from error
 
 

@@ -7,9 +7,11 @@ from typing import Any
 
 from learner.diagnostics.cascade import CascadeTracker
 from learner.diagnostics.regimes import RegimeTracker
+from learner.filters.running_scores import RunningScores
+from learner.filters.shadow import ShadowReport
 from learner.history import EMPTY_HISTORY
 from learner.length_bias import LengthBiasMeter
-from learner.losses.entropy_history import EntropyHistory, HistoryOptions
+from learner.losses.entropy_history import EntropyHistory, HistoryOptions, TurnEntropyHistory
 
 NO_SIGNAL = "NO_SIGNAL"
 """Every group of a batch was filtered away."""
@@ -27,6 +29,13 @@ class TrainerState:
     """Why they were skipped: NO_SIGNAL if all were for that, else the last other reason."""
     history_digest: str = EMPTY_HISTORY
     entropy_history: EntropyHistory = field(default_factory=EntropyHistory)
+    turn_entropy_history: TurnEntropyHistory = field(default_factory=TurnEntropyHistory)
+    entropy_coefficient: float = 0.0
+    """Where an adaptive coefficient stands."""
+    running_scores: RunningScores = field(default_factory=RunningScores)
+    """What a streaming filter has seen."""
+    shadow: ShadowReport = field(default_factory=ShadowReport)
+    """How a streaming filter compares with the batch rule."""
     regimes: RegimeTracker = field(default_factory=RegimeTracker)
     cascade: CascadeTracker = field(default_factory=CascadeTracker)
     length_bias: LengthBiasMeter = field(default_factory=LengthBiasMeter)
@@ -34,6 +43,15 @@ class TrainerState:
     num_trained_trajectories: int = 0
     wall_s: dict[str, float] = field(default_factory=dict[str, float])
     """Seconds per phase over the history of the weights."""
+
+    @classmethod
+    def fresh(cls, run_id: str, history_options: HistoryOptions) -> TrainerState:
+        """The state of a run that has not trained yet."""
+        return cls(
+            run_id=run_id,
+            entropy_history=EntropyHistory(options=history_options),
+            turn_entropy_history=TurnEntropyHistory(options=history_options),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As it lies in a checkpoint."""
@@ -45,6 +63,10 @@ class TrainerState:
             "skip_reason": self.skip_reason,
             "history_digest": self.history_digest,
             "entropy_history": self.entropy_history.to_state(),
+            "turn_entropy_history": self.turn_entropy_history.to_state(),
+            "entropy_coefficient": self.entropy_coefficient,
+            "running_scores": self.running_scores.to_state(),
+            "shadow": self.shadow.to_state(),
             "regimes": self.regimes.to_state(),
             "cascade": self.cascade.to_state(),
             "length_bias": self.length_bias.to_state(),
@@ -64,6 +86,10 @@ class TrainerState:
             skip_reason=state["skip_reason"],
             history_digest=state["history_digest"],
             entropy_history=EntropyHistory.from_state(state["entropy_history"], history_options),
+            turn_entropy_history=TurnEntropyHistory.from_state(state["turn_entropy_history"], history_options),
+            entropy_coefficient=float(state["entropy_coefficient"]),
+            running_scores=RunningScores.from_state(state["running_scores"]),
+            shadow=ShadowReport.from_state(state["shadow"]),
             regimes=RegimeTracker.from_state(state["regimes"]),
             cascade=CascadeTracker.from_state(state["cascade"]),
             length_bias=LengthBiasMeter.from_state(state["length_bias"]),

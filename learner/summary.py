@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
-
 from learner.checkpoint_files import find_checkpoints
 from learner.phases import Parts
 from longturn.config import config_digest
-from longturn.disk import writing_to
+from longturn.disk import write_json
 
 
 def write_summary(parts: Parts, *, reason: str, wall_s: float) -> None:
     """Write the summary atomically; `wall_s` is that of this start, the phases are of the whole history."""
     state, config = parts.state, parts.config
     newest = find_checkpoints(parts.checkpoints_dir)
+    num_trained = state.num_trained_trajectories
     summary = {
         "reason": reason,
         "run_id": state.run_id,
@@ -25,16 +24,12 @@ def write_summary(parts: Parts, *, reason: str, wall_s: float) -> None:
         "batches_consumed": state.batches_consumed,
         "batches_planned": config.batch.num_batches,
         "batches_skipped": state.batches_consumed - state.training_step,
-        "trained_trajectories": state.num_trained_trajectories,
-        "trained_turns_mean": state.num_trained_turns / max(1, state.num_trained_trajectories),
+        "trained_trajectories": num_trained,
+        "trained_turns_mean": state.num_trained_turns / num_trained if num_trained else None,
         "wall_s": wall_s,
         "phase_wall_s": state.wall_s,
         "used_privileged_progress": config.play.with_progress and config.advantage.turn_weight > 0,
         "permuted_advantages": config.control.permute_advantages,
         "final_model": str(newest[-1].path.resolve()) if newest else None,
     }
-    path = config.run_dir / "learner_summary.json"
-    partial = path.with_name(f".{path.name}.partial")
-    with writing_to(path):
-        partial.write_text(json.dumps(summary, indent=1), encoding="utf-8")
-        partial.replace(path)
+    write_json(config.run_dir / "learner_summary.json", summary)

@@ -17,11 +17,11 @@ def group_means(values_J: Tensor, group_index_J: Tensor) -> Tensor:
     return sums_J / group_sizes(group_index_J, values_J)
 
 
-def group_stds(values_J: Tensor, group_index_J: Tensor) -> Tensor:
-    """Sample standard deviation (ddof 1) of each member's own group; 0 in a group of one."""
+def group_stds(values_J: Tensor, group_index_J: Tensor, *, ddof: int = 1) -> Tensor:
+    """Standard deviation of each member's own group, of sample (ddof 1) or population (0); 0 in a group of one."""
     squares_J = (values_J - group_means(values_J, group_index_J)).square()
     sums_J = sum_by(squares_J, group_index_J, _num_groups(group_index_J))[group_index_J]
-    return (sums_J / (group_sizes(group_index_J, values_J) - 1).clamp(min=1)).sqrt()
+    return (sums_J / (group_sizes(group_index_J, values_J) - ddof).clamp(min=1)).sqrt()
 
 
 def _num_groups(group_index_J: Tensor) -> int:

@@ -1,118 +1,132 @@
-"""RLVMR (arXiv 2507.22844): turns are rewarded for the kind of reasoning they show, and compared within their kind.
+"""RLVMR (arXiv 2507.22844): the outcome's advantage plus one among turns of the same task that reason in the same way.
 
-    A_turn = A_outcome + weight * A_meta,    A_meta over turns of the same group and tag
+    released   A = A_outcome + weight * A_meta,           A_outcome over turn rows, sample std
+    paper      A = alpha * A_outcome + (1 - alpha) * A_meta,   A_outcome over trajectories, population std
 
-Three rule sets of the meta reward: `repaired` (default) is the released code with the parsed action and no reward for
-a reflection at turn 0; `released` keeps both faults; `appendix` follows the paper's algorithm 3. K turns.
+A_meta compares meta rewards within (group, tag), in the paper's main text within a tag over the whole batch. J
+trajectories, K turns.
 """
 
-import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from learner.advantages.grpo import grpo
-
-PLANNING, EXPLORE, REFLECTION, NO_TAG = "planning", "explore", "reflection", "none"
-_ONE_LINE_ACTION = re.compile(r"<action>(.*?)</action>")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetaTurn:
-    """One turn as the rules see it: the completion's text, its parsed action, and the state before and after."""
-
-    output: str
-    action: str
-    format_valid: bool
-    is_available: bool
-    """The action was literally among the admissible ones."""
-    state: Hashable
-    next_state: Hashable
+from learner.advantages.meta_rewards import MetaReward, MetaTurn, RuleSet, repaired
+from learner.advantages.standardise import index_of, standardise
+from learner.advantages.turn_inputs import TurnInputs
+from learner.layout import TokenLayout
+from longturn.reasoning_tags import Parser, strict
+from longturn.records import Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetaReward:
-    tag: str
-    reward: float
+class RlvmrOptions:
+    weight: float = 1.0
+    """Weight of the meta part in the released sum."""
+    alpha: float | None = None
+    """Share of the outcome in the paper's mix; absent: the released sum."""
+    divide_by_std: bool = True
+    """False is the released mode mean_norm."""
+    tags_over_batch: bool = False
+    """True compares tags over the whole batch, False within a group."""
+    meta_format_penalty: float = 0.0
+    """Taken off the meta reward of a malformed turn (the paper's r_format); the released code takes it off outcomes."""
 
+    def __post_init__(self) -> None:
+        if self.weight < 0 or self.meta_format_penalty < 0:
+            raise ValueError("weight and meta_format_penalty must be >= 0")
+        if self.alpha is not None and not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha must be in [0, 1], got {self.alpha}")
 
-RuleSet = Callable[[Sequence[MetaTurn], float], tuple[MetaReward, ...]]
-
-
-def reward_tag(turn: MetaTurn) -> str:
-    """First of planning, explore, reflection whose opening string occurs; monitor and invalid turns are `none`."""
-    if not turn.format_valid:
-        return NO_TAG
-    return next((tag for tag in (PLANNING, EXPLORE, REFLECTION) if f"<{tag}>" in turn.output), NO_TAG)
-
-
-def repaired(turns: Sequence[MetaTurn], episode_return: float) -> tuple[MetaReward, ...]:
-    """Planning pays on success, a new action pays for exploring, another action after a failure for reflecting."""
-    return _by_action_text(turns, episode_return, [turn.action for turn in turns], first_reflection=0.0)
-
-
-def released(turns: Sequence[MetaTurn], episode_return: float) -> tuple[MetaReward, ...]:
-    """The released code: an action on a line of its own reads as empty, a reflection at turn 0 pays."""
-    found = [_ONE_LINE_ACTION.search(turn.output) for turn in turns]
-    texts = [match.group(1).strip() if match else "" for match in found]
-    return _by_action_text(turns, episode_return, texts, first_reflection=1.0)
-
-
-def appendix(turns: Sequence[MetaTurn], episode_return: float, *, discount: float = 1.0) -> tuple[MetaReward, ...]:
-    """Transitions instead of action texts; planning is discounted by the planning turns that follow it."""
-    tags = [reward_tag(turn) if turn.is_available else NO_TAG for turn in turns]
-    rewards: list[MetaReward] = []
-    for index, (turn, tag) in enumerate(zip(turns, tags, strict=True)):
-        reward = 0.0
-        if tag == PLANNING and episode_return > 0:
-            reward = discount ** tags[index + 1 :].count(PLANNING)
-        elif tag == EXPLORE:
-            reward = float(_transition(turn) not in map(_transition, turns[:index]))
-        elif tag == REFLECTION and index:
-            before = turns[index - 1]
-            differs = (turn.state, turn.action) != (before.state, before.action)
-            reward = float(not _succeeded(before) and differs)
-        rewards.append(MetaReward(tag=tag, reward=reward))
-    return tuple(rewards)
-
-
-RULE_SETS: Mapping[str, RuleSet] = {"repaired": repaired, "released": released, "appendix": appendix}
+    @property
+    def ddof(self) -> int:
+        """Of every standard deviation: 0 in the paper's mix, 1 in the released sum."""
+        return 1 if self.alpha is None else 0
 
 
 def rlvmr(
-    outcomes_K: Tensor, meta_rewards_K: Tensor, tags: Sequence[str], group_index_K: Tensor, *, weight: float = 1.0
+    outcomes_K: Tensor,
+    returns_J: Tensor,
+    meta_rewards_K: Tensor,
+    tags: Sequence[str],
+    layout: TokenLayout,
+    options: RlvmrOptions,
 ) -> Tensor:
-    """Advantage of every turn; `outcomes_K` repeats a trajectory's score on its turns (ddof 1 over turns)."""
-    keys = list(zip(group_index_K.tolist(), tags, strict=True))
-    number_by_key = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    tag_index_K = torch.tensor([number_by_key[key] for key in keys], dtype=torch.int64)
-    return grpo(outcomes_K, group_index_K) + weight * grpo(meta_rewards_K, tag_index_K)
+    """Advantage of every turn. `outcomes_K` is the trajectory's return minus the turn's own penalties."""
+    meta_K = meta_advantages(meta_rewards_K, tags, layout, options)
+    if options.alpha is None:
+        outcome_K = standardise(outcomes_K, layout.group_index_K, divide_by_std=options.divide_by_std)
+        return outcome_K + options.weight * meta_K
+    outcome_J = standardise(returns_J, layout.group_index_J, ddof=0, divide_by_std=options.divide_by_std)
+    return options.alpha * outcome_J[layout.trajectory_index_K] + (1 - options.alpha) * meta_K
 
 
-def _by_action_text(
-    turns: Sequence[MetaTurn], episode_return: float, texts: Sequence[str], *, first_reflection: float
-) -> tuple[MetaReward, ...]:
-    rewards: list[MetaReward] = []
-    for index, turn in enumerate(turns):
-        tag, reward = reward_tag(turn), 0.0
-        if tag == PLANNING:
-            reward = float(episode_return > 0)
-        elif tag == EXPLORE:
-            earlier = (text for text, past in zip(texts[:index], turns[:index], strict=True) if past.format_valid)
-            reward = float(texts[index] not in earlier)
-        elif tag == REFLECTION and index == 0:
-            reward = first_reflection
-        elif tag == REFLECTION:
-            reward = float(not _succeeded(turns[index - 1]) and texts[index] != texts[index - 1])
-        rewards.append(MetaReward(tag=tag, reward=reward))
-    return tuple(rewards)
+def meta_advantages(meta_rewards_K: Tensor, tags: Sequence[str], layout: TokenLayout, options: RlvmrOptions) -> Tensor:
+    """Meta rewards relative to turns of the same tag."""
+    groups = [0] * len(tags) if options.tags_over_batch else layout.group_index_K.tolist()
+    index_K = index_of(list(zip(groups, tags, strict=True)))
+    return standardise(meta_rewards_K, index_K, ddof=options.ddof, divide_by_std=options.divide_by_std)
 
 
-def _succeeded(turn: MetaTurn) -> bool:
-    return turn.format_valid and turn.is_available
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rlvmr:
+    """The estimator on trajectories: decodes each completion, parses it and pays its meta reward.
+
+    Success is the environment's own goal test. An action counts as admissible if the environment could use it.
+    """
+
+    text_of: Callable[[Sequence[int]], str]
+    """Decodes completion ids, tags included."""
+    rules: RuleSet = repaired
+    parser: Parser = strict
+    options: RlvmrOptions = RlvmrOptions()
+
+    def __call__(self, inputs: TurnInputs) -> Tensor:
+        """One advantage per turn."""
+        turns = [self.meta_turns(trajectory) for trajectory in inputs.trajectories]
+        paid = [
+            self.rules(own, float(trajectory.success))
+            for own, trajectory in zip(turns, inputs.trajectories, strict=True)
+        ]
+        outcomes = [
+            [trajectory.episode_return - penalty for penalty in penalties]
+            for trajectory, penalties in zip(inputs.trajectories, inputs.penalties, strict=True)
+        ]
+        return rlvmr(
+            inputs.per_turn(outcomes),
+            inputs.returns_J,
+            inputs.per_turn([self._rewards(*pair) for pair in zip(turns, paid, strict=True)]),
+            [reward.tag for rewards in paid for reward in rewards],
+            inputs.layout,
+            self.options,
+        )
+
+    def meta_turns(self, trajectory: Trajectory) -> list[MetaTurn]:
+        """The trajectory's turns as the rules see them."""
+        before: Sequence[bytes | str] = [
+            trajectory.initial_state_hash or trajectory.initial_observation,
+            *(_state_after(turn) for turn in trajectory.turns),
+        ]
+        return [self._meta_turn(turn, before[index], before[index + 1]) for index, turn in enumerate(trajectory.turns)]
+
+    def _meta_turn(self, turn: Turn, state: bytes | str, next_state: bytes | str) -> MetaTurn:
+        # What the actor added to close the turn is not what the policy said.
+        output = self.text_of(turn.completion_ids[: len(turn.completion_ids) - turn.num_synthetic_tokens])
+        parsed = self.parser(output)
+        return MetaTurn(
+            output=output,
+            action=parsed.action,
+            format_valid=parsed.format_valid,
+            is_available=turn.action_valid,
+            state=state,
+            next_state=next_state,
+        )
+
+    def _rewards(self, turns: Sequence[MetaTurn], paid: Sequence[MetaReward]) -> list[float]:
+        penalty = self.options.meta_format_penalty
+        return [reward.reward - penalty * (not turn.format_valid) for turn, reward in zip(turns, paid, strict=True)]
 
 
-def _transition(turn: MetaTurn) -> tuple[Hashable, str, Hashable]:
-    return turn.state, turn.action, turn.next_state
+def _state_after(turn: Turn) -> bytes | str:
+    return turn.state_hash or turn.observation

@@ -43,10 +43,7 @@ def turn_terms(gains_K: Tensor, group_index_K: Tensor, has_progress_K: Tensor) -
 
 
 def token_advantages(
-    layout: TokenLayout, group_advantages_J: Tensor, turn_terms_K: Tensor | None = None, *, turn_weight: float = 1.0
+    layout: TokenLayout, advantages_K: Tensor, turn_terms_K: Tensor, *, turn_weight: float = 1.0
 ) -> Tensor:
-    """Advantage of every token: its trajectory's, plus `turn_weight` times its turn's term."""
-    advantages_N = group_advantages_J[layout.trajectory_index_N]
-    if turn_terms_K is None:
-        return advantages_N
-    return advantages_N + turn_weight * turn_terms_K[layout.turn_index_N]
+    """Advantage of every token: its turn's, plus `turn_weight` times its turn's term."""
+    return (advantages_K + turn_weight * turn_terms_K)[layout.turn_index_N]

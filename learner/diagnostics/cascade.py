@@ -9,10 +9,11 @@ measurements in a row.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import NormalDist, fmean
+from statistics import fmean
 from typing import Any
 
 from learner.diagnostics.baseline import FirstMedian, InARow
+from longturn.intervals import wilson
 
 _WINDOW = 10
 _ENTROPY_FACTOR = 1.5
@@ -67,7 +68,7 @@ class CascadeTracker:
 
     def success_interval(self) -> tuple[float, float]:
         """Interval of the success pooled over the first ten measurements."""
-        return wilson_interval(self.pooled_success, self.pooled_episodes)
+        return wilson(self.pooled_success, self.pooled_episodes)
 
     def to_state(self) -> dict[str, Any]:
         """JSON for the checkpoint."""
@@ -120,14 +121,3 @@ def detrended_std(values: Sequence[float]) -> float:
     mean = fmean(values)
     slope = math.fsum(t * v for t, v in zip(times, values, strict=True)) / math.fsum(t * t for t in times)
     return math.sqrt(math.fsum((v - mean - slope * t) ** 2 for t, v in zip(times, values, strict=True)) / size)
-
-
-def wilson_interval(num_success: float, num_episodes: int, *, confidence: float = 0.95) -> tuple[float, float]:
-    """Score interval of a share; (0, 1) without episodes."""
-    if num_episodes == 0:
-        return 0.0, 1.0
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    share, spread = num_success / num_episodes, z * z / num_episodes
-    centre = (share + spread / 2) / (1 + spread)
-    half = z * math.sqrt((share * (1 - share) + spread / 4) / num_episodes) / (1 + spread)
-    return centre - half, centre + half

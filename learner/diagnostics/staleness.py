@@ -40,8 +40,3 @@ def lag(spans: Sequence[StepSpan], current_step: int) -> Lag:
     num_tokens = sum(span.num_tokens for span in spans)
     weighted = sum((current_step - span.training_step) * span.num_tokens for span in spans)
     return Lag(head=current_step - min(steps), tail=current_step - max(steps), token_weighted=weighted / num_tokens)
-
-
-def slots_assignable_below(*, groups_per_step: int, max_policy_lag: int, batches_consumed: int) -> int:
-    """Admission: slots (or, with trajectories per batch, trajectories) below this number may have been handed out."""
-    return (batches_consumed + max_policy_lag + 1) * groups_per_step

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from learner.layout import TokenLayout, sum_by
+from learner.layout import TokenLayout, sum_by, turn_positions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,16 +17,6 @@ class EarlyLate:
 
     early: float | None
     late: float | None
-
-
-def turn_positions(layout: TokenLayout) -> Tensor:
-    """Index of each of the K turns within its trajectory, by the order of the turns in the layout."""
-    positions_K = torch.zeros_like(layout.trajectory_index_K)
-    num_turns = [0] * layout.num_trajectories
-    for turn, trajectory in enumerate(layout.trajectory_index_K.tolist()):
-        positions_K[turn] = num_turns[trajectory]
-        num_turns[trajectory] += 1
-    return positions_K
 
 
 def entropy_by_turn(entropies_N: Tensor, mask_N: Tensor, layout: TokenLayout) -> tuple[float | None, ...]:

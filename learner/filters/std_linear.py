@@ -17,6 +17,8 @@ class StdLinear:
     """Taken off the threshold, in units of the return."""
     include_zero: bool = False
     """True lets groups without variance take part."""
+    smallest_first: bool = False
+    """True keeps the weakest groups that reach the threshold: the ablation that shows the ranking matters."""
 
     def __post_init__(self) -> None:
         if self.mass <= 0 or self.epsilon < 0:
@@ -26,7 +28,9 @@ class StdLinear:
         """Shortest prefix that reaches the threshold; nothing if a score of 0 comes first."""
         stds = [math.sqrt(score) for score in scores]
         candidates = [index for index, std in enumerate(stds) if self.include_zero or std > _ZERO]
-        ranked = rank(scores, candidates)
+        ranked = (
+            sorted(candidates, key=lambda index: scores[index]) if self.smallest_first else rank(scores, candidates)
+        )
         if self.mass >= 1:
             return keep(scores, ranked)
         threshold = self.mass * math.fsum(stds[index] for index in ranked) - self.epsilon

@@ -33,8 +33,7 @@ class VarianceMass:
 
     def select(self, scores: Sequence[float]) -> Selection:
         """Verdict on every group; scores are variances."""
-        zero = _ZERO * self.success_reward**2
-        candidates = [index for index, score in enumerate(scores) if self.include_zero or score > zero]
+        candidates = [index for index, score in enumerate(scores) if self.is_candidate(score)]
         kept = self._prefix(scores, rank(scores, candidates))
         rest = Verdict.OUTRANKED if kept else Verdict.WEAK_BATCH
         verdicts = [rest if index in set(candidates) else Verdict.ZERO_VARIANCE for index in range(len(scores))]
@@ -42,14 +41,35 @@ class VarianceMass:
             verdicts[index] = Verdict.KEPT
         return Selection(scores=tuple(scores), verdicts=tuple(verdicts), kept=tuple(kept))
 
+    def is_candidate(self, score: float) -> bool:
+        """Whether a group has the variance to be ranked at all."""
+        return self.include_zero or score > _ZERO * self.success_reward**2
+
+    def judge(self, score: float, others: Sequence[tuple[float, float]]) -> Verdict:
+        """Verdict on one group among others that are known as (score, weight) only; among equals it comes first.
+
+        A group belongs to the shortest prefix iff the groups above it do not reach the threshold without it.
+        """
+        if not self.is_candidate(score):
+            return Verdict.ZERO_VARIANCE
+        ranked = [(other, weight) for other, weight in others if self.is_candidate(other)]
+        threshold = self._threshold(math.fsum((score, *(other * weight for other, weight in ranked))))
+        if self.mass < 1 and threshold <= 0:
+            return Verdict.WEAK_BATCH
+        above = math.fsum(other * weight for other, weight in ranked if other > score)
+        return Verdict.KEPT if self.mass >= 1 or above < threshold else Verdict.OUTRANKED
+
     def _prefix(self, scores: Sequence[float], ranked: list[int]) -> list[int]:
         if self.mass >= 1:
             return ranked
         total = math.fsum(scores[index] for index in ranked)
-        threshold = self.mass * total - self.epsilon * self.success_reward**2
+        threshold = self._threshold(total)
         if threshold <= 0:
             return []
         for length in range(1, len(ranked) + 1):
             if math.fsum(scores[index] for index in ranked[:length]) >= threshold - _ROUNDING * total:
                 return ranked[:length]
         return ranked
+
+    def _threshold(self, total: float) -> float:
+        return self.mass * total - self.epsilon * self.success_reward**2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,9 +14,11 @@ from transformers.utils import logging as transformers_logging
 from learner.imitation.config import ImitateConfig
 from learner.imitation.gate import KindProbability, action_probabilities, check_gate
 from learner.imitation.model import load_model, make_model
+from learner.imitation.policy_folder import write_policy
 from learner.imitation.rows import DemonstrationRow, RowBuilder, texts_of
-from learner.imitation.tokenizer import EOS, PAD, read_tokenizer, save_tokenizer, train_tokenizer
+from learner.imitation.tokenizer import EOS, PAD, read_tokenizer, train_tokenizer
 from learner.imitation.train import imitate_rows
+from longturn.disk import write_json
 from longturn.errors import ConfigError
 from longturn.metrics import MetricsFile
 from longturn.records import Trajectory
@@ -41,14 +42,12 @@ def run_imitation(demonstrations: Path, config: ImitateConfig) -> None:
     rows = [RowBuilder(tokenizer).build(trajectory) for trajectory in trajectories]
     _check_lengths(rows, model)
     trained, held_out = _split(rows, config.held_out_episodes)
-    config.out.mkdir(parents=True, exist_ok=True)
     with MetricsFile(config.out / "imitation.jsonl") as metrics:
         loss = imitate_rows(model, trained, config, metrics)
     found = action_probabilities(model, held_out)
     _write_summary(config, trajectories, rows, loss, found)
     check_gate(found, config)
-    model.save_pretrained(config.out, safe_serialization=True)
-    save_tokenizer(tokenizer, config.out)
+    write_policy(model, tokenizer, config.out)
     logger.info("policy written", extra={"folder": str(config.out), "loss": round(loss, 4)})
 
 
@@ -67,8 +66,8 @@ def _model(tokenizer: Tokenizer, config: ImitateConfig) -> PreTrainedModel:
         config.model,
         vocab_size=num_ids,
         seed=config.seed,
-        pad_id=tokenizer.token_to_id(PAD) or 0,
-        eos_id=tokenizer.token_to_id(EOS) or 0,
+        pad_id=tokenizer.token_to_id(PAD),
+        eos_id=tokenizer.token_to_id(EOS),
     )
 
 
@@ -111,5 +110,5 @@ def _write_summary(
         "action_probability": {kind.kind: {"mean": kind.probability, "turns": kind.num_turns} for kind in found},
         "seed": config.seed,
     }
-    (config.out / "imitation_summary.json").write_text(json.dumps(summary, indent=2), encoding="utf-8")
+    write_json(config.out / "imitation_summary.json", summary)
     logger.info("imitated", extra={"loss": round(loss, 4), **{f"p_{k.kind}": round(k.probability, 3) for k in found}})

@@ -13,8 +13,13 @@ from learner.imitation.config import ModelConfig
 from longturn.errors import ConfigError
 
 
-def make_model(config: ModelConfig, *, vocab_size: int, seed: int, pad_id: int, eos_id: int) -> PreTrainedModel:
-    """A Llama with tied embeddings; matrices start at 1/sqrt(fan-in), those that write to the residual stream lower."""
+def make_model(
+    config: ModelConfig, *, vocab_size: int, seed: int, pad_id: int | None, eos_id: int | None
+) -> PreTrainedModel:
+    """A Llama with tied embeddings; matrices start at 1/sqrt(fan-in), those that write to the residual stream lower.
+
+    The ids are those of the tokenizer's padding and end tokens, None where it has none; no training needs them.
+    """
     torch.manual_seed(seed)
     # Not Qwen2: transformers 5.19 splits text by Qwen2's own rules beside such a model, whatever tokenizer.json says.
     model = LlamaForCausalLM(

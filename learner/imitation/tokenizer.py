@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from learner.imitation.config import TokenizerConfig
+from longturn.disk import write_json, write_whole
 from longturn.errors import ConfigError
 from longturn.tag_format import TAGS
 
@@ -55,13 +55,12 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write tokenizer.json and the settings with which transformers loads it."""
-    tokenizer.save(str(folder / "tokenizer.json"))
+    """Write tokenizer.json and the settings with which transformers loads it; DiskError if that is impossible."""
+    write_whole(folder / "tokenizer.json", tokenizer.to_str(pretty=True))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": EOS if tokenizer.token_to_id(EOS) is not None else None,
         "pad_token": PAD if tokenizer.token_to_id(PAD) is not None else None,
         "clean_up_tokenization_spaces": False,
     }
-    text = json.dumps({name: value for name, value in settings.items() if value is not None}, indent=2)
-    (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+    write_json(folder / "tokenizer_config.json", {name: value for name, value in settings.items() if value is not None})

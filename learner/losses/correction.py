@@ -7,6 +7,7 @@ per token, and the final mask.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from learner.layout import TokenLayout
@@ -43,6 +44,37 @@ class CorrectionInputs:
     behavior_logprobs_N: Tensor
     mask_N: Tensor
     layout: TokenLayout
+    lags_N: Tensor | None = None
+    """Training steps since each token was sampled; only log_linear asks for them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Interpolation:
+    """What the loss needs to find anchor and weight from its own forward pass: they lie between two policies."""
+
+    behavior_logprobs_N: Tensor
+    shares_N: Tensor
+    """How far each anchor lies from behaviour (0) to the current policy (1), in log space."""
+    cap: float
+    """Upper bound of the weight anchor / behaviour."""
+
+    def at(self, logprobs_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Anchor and weight of every token at these policy logprobs, both detached."""
+        with torch.no_grad():
+            anchor_N = self.behavior_logprobs_N + self.shares_N * (logprobs_N - self.behavior_logprobs_N)
+            return anchor_N, behavior_weights(anchor_N, self.behavior_logprobs_N).clamp(max=self.cap)
+
+    def take(self, index_N: Tensor | slice) -> "Interpolation":
+        """Those of some tokens."""
+        return Interpolation(
+            behavior_logprobs_N=self.behavior_logprobs_N[index_N], shares_N=self.shares_N[index_N], cap=self.cap
+        )
+
+    def to(self, device: torch.device) -> "Interpolation":
+        """The same on another device."""
+        return Interpolation(
+            behavior_logprobs_N=self.behavior_logprobs_N.to(device), shares_N=self.shares_N.to(device), cap=self.cap
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,6 +84,8 @@ class Correction:
     anchor_logprobs_N: Tensor
     weights_N: Tensor
     mask_N: Tensor
+    interpolation: Interpolation | None = None
+    """Set where anchor and weight are only known in the update's forward pass; it then stands for the two above."""
 
 
 CorrectionRule = Callable[[CorrectionLimits, CorrectionInputs], Correction]

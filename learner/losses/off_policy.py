@@ -17,11 +17,16 @@ from learner.losses.correction import (
     behavior_weights,
 )
 from learner.losses.decoupled import decoupled
+from learner.losses.log_linear_proximal import log_linear
 from learner.losses.plain_ratio import behaviour_ratio, none
 from learner.losses.sequence_weights import geometric_rejection, sequence_mis, sequence_tis
 from learner.losses.token_bounds import icepop, token_rejection
+from learner.losses.veto import vetoed
 
 __all__ = ["CORRECTIONS", "Correction", "CorrectionInputs", "OffPolicyOptions", "behavior_weights", "correct"]
+
+_LEAST_VETO = 1e-8
+"""Log-ratios are clamped at -20: a smaller threshold would never be crossed."""
 
 CORRECTIONS: Mapping[str, CorrectionRule] = {
     "decoupled": decoupled,
@@ -32,6 +37,7 @@ CORRECTIONS: Mapping[str, CorrectionRule] = {
     "sequence_tis": sequence_tis,
     "sequence_mis": sequence_mis,
     "geometric_rejection": geometric_rejection,
+    "log_linear": log_linear,
 }
 
 
@@ -41,15 +47,25 @@ class OffPolicyOptions(CorrectionLimits):
 
     mode: str = "decoupled"
     """A name in CORRECTIONS; `none` ignores staleness and is biased unless the data is on-policy."""
+    veto: float | None = None
+    """Weight below which one token takes its whole trajectory out of the mask; absent: no veto."""
 
     def __post_init__(self) -> None:
         # The two-argument form: a slotted dataclass is a second class, which zero-argument super() does not find.
         super(OffPolicyOptions, self).__post_init__()
         if self.mode not in CORRECTIONS:
             raise ValueError(f"unknown off-policy mode {self.mode!r}; known: {', '.join(CORRECTIONS)}")
+        if self.veto is not None and not _LEAST_VETO <= self.veto < 1:
+            raise ValueError(f"veto must be in [{_LEAST_VETO}, 1), got {self.veto}")
+
+    @property
+    def saves_forward(self) -> bool:
+        """Whether the mode finds its anchor in the update's own forward pass, so that nothing is scored before."""
+        return self.mode == "log_linear"
 
 
 def correct(options: OffPolicyOptions, inputs: CorrectionInputs) -> Correction:
-    """Apply the chosen mode; all results are detached."""
+    """Apply the chosen mode, then the veto; all results are detached."""
     with torch.no_grad():
-        return CORRECTIONS[options.mode](options, inputs)
+        correction = CORRECTIONS[options.mode](options, inputs)
+        return correction if options.veto is None else vetoed(correction, inputs, options.veto)

@@ -50,6 +50,24 @@ def mismatch_statistics(
     }
 
 
+@torch.no_grad()
+def mismatch_by_bucket(
+    proximal_logprobs_N: Tensor, behavior_logprobs_N: Tensor, mask_N: Tensor, bucket_N: Tensor
+) -> dict[int, dict[str, float]]:
+    """Mean distance and effective sample size of the tokens of each bucket, such as a lag or a turn index."""
+    mask_N = mask_N.bool()
+    proximal, behavior, bucket = proximal_logprobs_N[mask_N], behavior_logprobs_N[mask_N], bucket_N[mask_N]
+    return {
+        number: {
+            "mean_abs_log_weight": _mean((proximal - behavior)[bucket == number].abs()),
+            "effective_sample_size": effective_sample_size(
+                behavior_weights(proximal[bucket == number], behavior[bucket == number])
+            ),
+        }
+        for number in bucket.unique().tolist()
+    }
+
+
 def effective_sample_size(weights: Tensor) -> float:
     """(sum w)^2 / (n * sum w^2): 1 when all weights are equal, 1/n when one token carries everything."""
     weights = weights.double()

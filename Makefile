@@ -2,7 +2,7 @@
 # make test    install, then run the default test suite
 # make lint    formatting, types, layering and the wire contract
 # make proto   regenerate longturn/v1 from proto/
-# make bench   run the benchmarks and write benchmarks/results/
+# make bench   run the benchmarks and write benchmarks/results/DATE-WHAT-MACHINE; MACHINE=NAME names this one
 # make clean   remove the environment, caches and build leftovers; runs/ stays
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -22,6 +22,8 @@ RUN ?= quickstart
 CONFIG ?= configs/quickstart.toml
 TRAIN_FLAGS ?=
 PYTEST_FLAGS ?=
+MACHINE ?= $(shell uname -m)-$(shell nproc)core
+RESULT = benchmarks/results/$(shell date +%F)
 MARKS := not slow and not gpu and not sglang and not java
 
 help:
@@ -66,7 +68,9 @@ proto: install
 	PYTHON=$(BIN)/python bash proto/generate.sh
 
 bench: install
-	for file in benchmarks/bench_*.py; do $(BIN)/python $$file; done
+	$(BIN)/python benchmarks/bench_engine.py --output $(RESULT)-engine-$(MACHINE).md
+	$(BIN)/python benchmarks/bench_env_rpc.py --output $(RESULT)-env-rpc-$(MACHINE).md
+	$(BIN)/python benchmarks/bench_learner.py --output $(RESULT)-learner-head-$(MACHINE).json
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info

@@ -4,18 +4,20 @@ Each episode grows by a completion and an observation per turn. The engine is a 
 HTTP and keeps prefixes; `generate` gets one padded batch per turn and computes every context anew, in float32 with
 sampling, as a trainer without an engine would. Both sides use one thread and random weights of the quickstart's size.
 
-    OMP_NUM_THREADS=1 python benchmarks/bench_engine.py
+    OMP_NUM_THREADS=1 python benchmarks/bench_engine.py [--output FILE.md]
 """
 
 import argparse
 import asyncio
 import json
 import os
+import platform
 import random
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,27 +124,43 @@ def run_engine(folder: Path, num_episodes: int, num_turns: int) -> float:
         ready.unlink(missing_ok=True)
 
 
+def rows(num_episodes: int, num_kv_heads: int, all_turns: Sequence[int]) -> Iterator[str]:
+    """The lines of a markdown table, each as soon as it is measured."""
+    yield f"{num_episodes} episodes at once, {num_kv_heads} of 4 heads hold keys and values, float32, 1 thread"
+    yield ""
+    yield "| turns | engine over HTTP, tok/cpu-s | transformers generate, tok/cpu-s | ratio |"
+    yield "|---|---|---|---|"
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        model = build_model(folder, num_kv_heads)
+        for num_turns in all_turns:
+            num_tokens = num_episodes * num_turns * COMPLETION_TOKENS
+            engine = num_tokens / run_engine(folder, num_episodes, num_turns)
+            generate = num_tokens / run_generate(model, num_episodes, num_turns)
+            yield f"| {num_turns} | {engine:.0f} | {generate:.0f} | {engine / generate:.1f} |"
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure, print markdown, and write it where asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=32)
     parser.add_argument("--turns", type=int, nargs="+", default=[5, 20])
     parser.add_argument("--kv-heads", type=int, default=2)
+    parser.add_argument("--output", type=Path, help="markdown file to write")
     options = parser.parse_args()
     torch.set_num_threads(1)
     transformers.logging.disable_progress_bar()
-    print(
-        f"{options.episodes} episodes at once, {options.kv_heads} of 4 heads hold keys and values, float32, 1 thread\n"
-    )
-    print("| turns | engine over HTTP, tok/cpu-s | transformers generate, tok/cpu-s | ratio |")
-    print("|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        model = build_model(folder, options.kv_heads)
-        for num_turns in options.turns:
-            num_tokens = options.episodes * num_turns * COMPLETION_TOKENS
-            engine = num_tokens / run_engine(folder, options.episodes, num_turns)
-            generate = num_tokens / run_generate(model, options.episodes, num_turns)
-            print(f"| {num_turns} | {engine:.0f} | {generate:.0f} | {engine / generate:.1f} |", flush=True)
+    lines = [
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__},"
+        f" load average {os.getloadavg()[0]:.1f} at the start.",
+        "",
+    ]
+    print("\n".join(lines))
+    for line in rows(options.episodes, options.kv_heads, options.turns):
+        print(line, flush=True)
+        lines.append(line)
+    if options.output is not None:
+        options.output.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 A quarter of the positions is trained. `plain` makes the logits of every position, `plain_selected` those of the trained
 ones; `three_products` is the limit: the matrix products that no exact method can avoid. Processor time of one thread,
 methods interleaved, median over rounds; peak memory above rest. Also cross scoring with shared prompts against whole
-sequences. Run: python benchmarks/bench_learner.py [--rounds N] [--json FILE]
+sequences. Run: python benchmarks/bench_learner.py [--rounds N] [--output FILE.json]
 """
 
 import ctypes
@@ -242,7 +242,7 @@ def show(results: dict[str, Any], console: Console) -> None:
 
 def main(
     rounds: Annotated[int, typer.Option(help="Timed rounds per method; the median counts.")] = 3,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the figures here too.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Write the figures to this JSON file too.")] = None,
 ) -> None:
     """Time the head and cross scoring on one thread."""
     torch.set_num_threads(1)
@@ -254,8 +254,8 @@ def main(
         "cross_scoring": measure_cross_scoring(),
     }
     show(results, Console())
-    if json_path is not None:
-        json_path.write_text(json.dumps(results, indent=1) + "\n")
+    if output is not None:
+        output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

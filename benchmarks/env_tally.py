@@ -18,7 +18,7 @@ def cpu_s(pid: int) -> float:
 
 
 class Tally:
-    """One run: `started` once the sessions stand, `add` per step, `report` at the end."""
+    """One run: `started` once the sessions stand, a latency appended to `latencies_s` per step, `report` at the end."""
 
     def __init__(self, server_pid: int, num_sessions: int) -> None:
         self._server_pid = server_pid

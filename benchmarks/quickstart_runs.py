@@ -1,7 +1,7 @@
 """The quickstart's runs for docs/results: seeds 0, 1, 2, the permuted control and the run without the turn-level term.
 
-python benchmarks/quickstart_runs.py play                     # about 80 minutes on 2 quiet cores; goes on if stopped
-python benchmarks/quickstart_runs.py table --output FILE.md   # tables, and FILE.svg with the curves
+Run: python benchmarks/quickstart_runs.py play                      80 minutes on 2 quiet cores; goes on if stopped
+     python benchmarks/quickstart_runs.py table --curves FILE.svg   prints Markdown, draws the curves
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def _train(name: str, *arguments: str) -> None:
         subprocess.run([*command, "--config", CONFIG, "--run", name, "--set", TEMPERATURES, *arguments], check=True)
 
 
-def table(output: Path) -> None:
-    """Write the tables and the curves."""
+def table(curves: Path) -> None:
+    """Print the tables and draw the curves."""
     labels = {f"seed{seed}": f"seed {seed}" for seed in SEEDS} | {name: label for name, (label, _) in CONTROLS.items()}
     summaries = {name: build_summary(FOLDER / name) for name in labels if (FOLDER / name / "summary.json").exists()}
     lines = [
@@ -74,8 +74,8 @@ def table(output: Path) -> None:
         *(f"- {labels[name]}: {_training_success(FOLDER / name)}" for name in summaries),
         "",
     ]
-    output.write_text("\n".join(lines), encoding="utf-8")
-    output.with_suffix(".svg").write_text(draw(_curves(labels, list(summaries))), encoding="utf-8")
+    print("\n".join(lines))
+    curves.write_text(draw(_curves(labels, list(summaries))), encoding="utf-8")
 
 
 def _row(label: str, summary: dict[str, Any]) -> str:
@@ -144,12 +144,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("play")
-    commands.add_parser("table").add_argument("--output", type=Path, required=True)
+    commands.add_parser("table").add_argument("--curves", type=Path, required=True)
     arguments = parser.parse_args()
     if arguments.command == "play":
         play()
     else:
-        table(arguments.output)
+        table(arguments.curves)
 
 
 if __name__ == "__main__":

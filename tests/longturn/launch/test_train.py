@@ -183,7 +183,7 @@ def test_a_learner_that_gets_no_groups_ends_the_run_once_and_says_what_mends_it(
         "learner.stop.max_skipped_in_a_row=1",
     )
     phases = ("check settings", "games", "gate", "evaluation before")
-    layout = begun_run(tmp_path, phases, *(f"learner.{setting}" for setting in settings))
+    layout = begun_run(tmp_path, phases, *settings)
     code, stdout, stderr = ended(train(tmp_path, "--resume", str(layout.folder)))
     assert code == 2
     assert "longturn: learner failed: the run ended with NO_GROUPS: learner.stop.max_skipped_in_a_row = 1" in stderr

@@ -20,8 +20,10 @@ from longturn.launch.supervisor import (
     OneShot,
     Supervisor,
 )
-from tests.longturn.launch.test_child import READY, files_in, is_alive, wait_until
+from tests.longturn.launch.test_child import READY, files_in
 from tests.support.full_disk import largest_file
+from tests.support.processes import is_alive
+from tests.support.waiting import wait_until
 
 
 def sleep_on(seconds: float) -> bool:

@@ -1,7 +1,7 @@
 """Who may call: bearer tokens and client certificates.
 
-Invariant: no call but a health check reaches a service without valid credentials where any are demanded, and what a
-caller says of itself never stands in for what it has proved. No secret is logged.
+Invariant: no call but a health check reaches a service without valid credentials where any are demanded, and what is
+proved goes before what a caller says of itself. No secret is logged.
 """
 
 from __future__ import annotations

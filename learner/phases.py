@@ -163,12 +163,11 @@ def train(parts: Parts, batch: Batch, selection: Selection) -> str | None:
         return "NON_FINITE"
     kept = tensors_of(batch.restricted_to(selection.kept))
     kept_proximal = proximal and proximal.take(tokens_of_groups(pool.layout, selection.kept))
-    lags_N = token_lags(kept, training_steps, state.training_step)
     context = StepContext(
         kept_ratio=selection.kept_ratio,
         epo_step=_entropy_step(parts, pool, proximal),
         reference_logprobs_N=_reference_logprobs(parts, kept),
-        lags_N=lags_N,
+        lags_N=token_lags(kept, training_steps, state.training_step),
     )
     terms = step_terms(kept, kept_proximal, options, batch=batch.taken.batch, context=context)
     if proximal is not None:
@@ -189,8 +188,7 @@ def train(parts: Parts, batch: Batch, selection: Selection) -> str | None:
     if proximal is not None or result.is_applied:
         parts.measures |= entropy_measures(scored, scores)
         parts.measures |= cascade_measures(state.cascade, parts.measures, scored.layout.num_trajectories)
-        parts.measures |= bucketed_mismatch_measures(kept, kept_proximal or result.scores, terms, lags_N)
-        _measure_update(parts, kept, kept_proximal or result.scores, terms, result, context.epo_step)
+        _measure_update(parts, kept, kept_proximal or result.scores, terms, result, context)
     if not result.is_applied:
         parts.board.alarm("non_finite", batch=batch.taken.batch, loss=result.loss, grad_norm=result.grad_norm)
         return "NON_FINITE"
@@ -247,10 +245,12 @@ def _measure_update(
     kept_proximal: Scores,
     terms: StepTerms,
     result: UpdateResult,
-    step: EpoStep | None,
+    context: StepContext,
 ) -> None:
-    options, limits = parts.update_options, parts.config.alarms
+    options, limits, step = parts.update_options, parts.config.alarms, context.epo_step
     parts.measures |= update_measures(kept, kept_proximal, terms, result, options)
+    if context.lags_N is not None:
+        parts.measures |= bucketed_mismatch_measures(kept, kept_proximal, terms, context.lags_N)
     if options.loss.epo is not None and step is not None:
         parts.measures |= epo_measures(result, terms, options.loss.epo, step)
     reference_logprobs_N = terms.token_terms.reference_logprobs_N

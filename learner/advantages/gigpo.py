@@ -13,6 +13,7 @@ from learner.advantages.group_moments import group_sizes
 from learner.advantages.standardise import index_of, standardise
 from learner.advantages.turn_inputs import TurnInputs
 from learner.layout import TokenLayout
+from longturn.errors import ConfigError
 from longturn.records import Trajectory
 
 
@@ -60,10 +61,11 @@ def observations_before(trajectory: Trajectory) -> list[str]:
 
 
 def states_before(trajectory: Trajectory) -> list[bytes]:
-    """Hash of the environment's state before each turn; ValueError if the environment gives none."""
+    """Hash of the environment's state before each turn; ConfigError if the environment gives none."""
     states = [trajectory.initial_state_hash, *(turn.state_hash for turn in trajectory.turns)][:-1]
     if not all(states):
-        raise ValueError(f"{trajectory.task.environment} gives no state hashes: set advantage.anchor = observation")
+        name = trajectory.task.environment
+        raise ConfigError(f"learner.advantage.gigpo_anchor: {name} gives no state hashes; set it to observation")
     return states
 
 

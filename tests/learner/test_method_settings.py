@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any, get_args
 
@@ -27,10 +28,12 @@ from learner.method_config import (
 )
 from learner.model import PolicyModel
 from learner.options import history_options, update_options
+from learner.reference import load_reference
 from learner.state import TrainerState
 from learner.step_terms import StepContext, step_terms
 from learner.update import apply_update, score_rows, select_groups
 from longturn.config import Config
+from longturn.errors import ConfigError
 from tests.learner.batches import batch_of
 
 Changes = dict[str, dict[str, Any]]
@@ -264,3 +267,21 @@ def test_every_method_makes_its_own_finite_updates(
     assert all(math.isfinite(number) for pair in found for number in pair)
     assert any(norm > 0 for _, norm in found)
     assert (found == plain) is (name in SAME_AS_DEFAULT)
+
+
+def test_a_reference_that_reads_other_ids_is_refused(model_dir: Path, tmp_path: Path) -> None:
+    policy = PolicyModel.load(model_dir)
+    other = tmp_path / "other"
+    shutil.copytree(model_dir, other)
+    tokenizer = other / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text(encoding="utf-8") + " ", encoding="utf-8")
+    with pytest.raises(ConfigError, match="another vocabulary or tokenizer"):
+        load_reference(other, policy, device="cpu", offload=False)
+
+
+@pytest.mark.parametrize("offload", [False, True])
+def test_the_reference_gives_the_policys_own_logprobs_before_training(model_dir: Path, *, offload: bool) -> None:
+    policy, kept = PolicyModel.load(model_dir), tensors_of(batch_of())
+    reference = load_reference(model_dir, policy, device="cpu", offload=offload)
+    expected = score_rows(policy, kept, temperature=0.7).logprobs_N
+    assert torch.equal(reference.logprobs(kept, temperature=0.7), expected)

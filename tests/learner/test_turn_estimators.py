@@ -114,7 +114,7 @@ def test_gigpo_by_state_tells_places_apart_that_look_alike() -> None:
 
 
 def test_gigpo_by_state_needs_state_hashes() -> None:
-    with pytest.raises(ValueError, match=r"maze gives no state hashes: set advantage\.anchor = observation"):
+    with pytest.raises(ConfigError, match="maze gives no state hashes; set it to observation"):
         Gigpo(anchor="state")(inputs_of([trajectory([turn()])]))
 
 

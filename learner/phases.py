@@ -149,20 +149,28 @@ def record_verdicts(parts: Parts, batch: Batch, selection: Selection) -> None:
 
 
 def train(parts: Parts, batch: Batch, selection: Selection) -> str | None:
-    """Score the whole pool, update on the kept groups; why the step was skipped, or None."""
+    """Update on the kept groups, score the rest of the pool; why the step was skipped, or None.
+
+    Groups that are trained are scored before the update only where something needs it; else its own forward pass
+    scores them.
+    """
     parts.status.set_phase("training")
     options, state, check_stop = parts.update_options, parts.state, parts.desk.check_stop
-    pool, proximal = tensors_of(batch), None
-    if not options.off_policy.saves_forward:
-        with parts.clock.phase("score"):
-            proximal = score_rows(parts.model, pool, temperature=options.temperature, on_row=check_stop)
+    pool, kept = tensors_of(batch), tensors_of(batch.restricted_to(selection.kept))
+    kept_index = tokens_of_groups(pool.layout, selection.kept)
+    dropped = [index for index in range(len(batch.groups)) if index not in selection.kept]
+    scores_first = options.scores_first or _is_gradient_probe_due(parts)
+    scored = pool if scores_first else tensors_of(batch.restricted_to(dropped))
+    parts.measures["learner/tokens/scored"] = sum(len(row.ids) for row in scored.rows)
+    with parts.clock.phase("score"):
+        scores = score_rows(parts.model, scored, temperature=options.temperature, on_row=check_stop)
     training_steps = parts.desk.training_steps()
     parts.measures |= lag_measures(batch, training_steps, state.training_step)
-    if proximal is not None and not (proximal.logprobs_N.isfinite().all() and proximal.entropies_N.isfinite().all()):
+    if not scores.is_finite:
         parts.board.alarm("non_finite", batch=batch.taken.batch, where="scores")
         return "NON_FINITE"
-    kept = tensors_of(batch.restricted_to(selection.kept))
-    kept_proximal = proximal and proximal.take(tokens_of_groups(pool.layout, selection.kept))
+    proximal = scores if scores_first else None
+    kept_proximal = proximal and proximal.take(kept_index)
     context = StepContext(
         kept_ratio=selection.kept_ratio,
         epo_step=_entropy_step(parts, pool, proximal),
@@ -170,7 +178,7 @@ def train(parts: Parts, batch: Batch, selection: Selection) -> str | None:
         lags_N=token_lags(kept, training_steps, state.training_step),
     )
     terms = step_terms(kept, kept_proximal, options, batch=batch.taken.batch, context=context)
-    if proximal is not None:
+    if proximal is not None and _is_gradient_probe_due(parts):
         _probe_gradients(parts, batch, proximal, context)
     with parts.clock.phase("update"):
         result = apply_update(
@@ -183,18 +191,19 @@ def train(parts: Parts, batch: Batch, selection: Selection) -> str | None:
             epo_step=context.epo_step,
             on_row=check_stop,
         )
-    # Where nothing was scored before, the update's own forward pass over the kept groups stands for the pool.
-    scored, scores = (pool, proximal) if proximal is not None else (kept, result.scores)
-    if proximal is not None or result.is_applied:
-        parts.measures |= entropy_measures(scored, scores)
-        parts.measures |= cascade_measures(state.cascade, parts.measures, scored.layout.num_trajectories)
+    if proximal is None:
+        dropped_index = tokens_of_groups(pool.layout, dropped)
+        scores = Scores.joined([(kept_index, result.scores), (dropped_index, scores)])
+    if scores.is_finite:
+        parts.measures |= entropy_measures(pool, scores)
+        parts.measures |= cascade_measures(state.cascade, parts.measures, pool.layout.num_trajectories)
         _measure_update(parts, kept, kept_proximal or result.scores, terms, result, context)
     if not result.is_applied:
         parts.board.alarm("non_finite", batch=batch.taken.batch, loss=result.loss, grad_norm=result.grad_norm)
         return "NON_FINITE"
     state.training_step += 1
     # The history takes the policy as it was before the update, over the unfiltered pool: the filter must not move it.
-    remember_entropy(state, options, scored, scores, max_turns=parts.config.play.max_turns)
+    remember_entropy(state, options, pool, scores, max_turns=parts.config.play.max_turns)
     state.running_scores.fade(parts.config.snr.score_decay)
     members = [member for index in selection.kept for member in batch.groups[index].members]
     state.num_trained_trajectories += len(members)
@@ -222,11 +231,13 @@ def _reference_logprobs(parts: Parts, kept: BatchTensors) -> Tensor | None:
         )
 
 
+def _is_gradient_probe_due(parts: Parts) -> bool:
+    every = parts.config.diagnostics.gradients_every
+    return every > 0 and parts.state.training_step % every == 0
+
+
 def _probe_gradients(parts: Parts, batch: Batch, proximal: Scores, context: StepContext) -> None:
-    diagnostics = parts.config.diagnostics
-    if not diagnostics.gradients_every or parts.state.training_step % diagnostics.gradients_every:
-        return
-    reference = parts.reference
+    diagnostics, reference = parts.config.diagnostics, parts.reference
     probe = GradientProbe(
         model=parts.model,
         options=parts.update_options,

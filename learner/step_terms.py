@@ -6,6 +6,7 @@ N trained tokens of the kept groups, K turns, J trajectories.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,7 +23,7 @@ from learner.losses.aggregation import token_weights
 from learner.losses.entropy_weights import EntropyInputs, entropy_weights, token_references
 from learner.losses.epo import EpoStep
 from learner.losses.gspo import sequence_anchor
-from learner.losses.off_policy import Correction, CorrectionInputs, correct
+from learner.losses.off_policy import Correction, CorrectionInputs, correct, correct_in_update
 from learner.losses.token_terms import TokenTerms
 from learner.update_options import UpdateOptions
 
@@ -36,9 +37,23 @@ class Scores:
     logprobs_N: Tensor
     entropies_N: Tensor
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether every number is."""
+        return bool(self.logprobs_N.isfinite().all() and self.entropies_N.isfinite().all())
+
     def take(self, index_N: Tensor) -> Scores:
         """Those of some tokens."""
         return Scores(logprobs_N=self.logprobs_N[index_N], entropies_N=self.entropies_N[index_N])
+
+    @classmethod
+    def joined(cls, parts: Sequence[tuple[Tensor, Scores]]) -> Scores:
+        """Scores of all tokens from parts and their places, which together are all places."""
+        num_tokens = sum(len(index) for index, _ in parts)
+        logprobs_N, entropies_N = torch.empty(num_tokens), torch.empty(num_tokens)
+        for index, scores in parts:
+            logprobs_N[index], entropies_N[index] = scores.logprobs_N, scores.entropies_N
+        return cls(logprobs_N=logprobs_N, entropies_N=entropies_N)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,8 +87,8 @@ def step_terms(
 ) -> StepTerms:
     """Final mask, advantages and per-token weights of the kept groups, from whole-step counts.
 
-    `proximal` is absent where the off-policy mode saves the scoring pass. ValueError if the context lacks a part that
-    the options need.
+    `proximal` may be absent unless `options.scores_first`. ValueError if the context lacks a part that the options
+    need.
     """
     if options.reads_reference and context.reference_logprobs_N is None:
         raise ValueError("the reference KL needs reference_logprobs_N")
@@ -112,18 +127,17 @@ def _correction(
     kept: BatchTensors, proximal: Scores | None, options: UpdateOptions, context: StepContext
 ) -> Correction:
     behavior_logprobs_N = kept.behavior_logprobs_N
-    correction = correct(
-        options.off_policy,
-        CorrectionInputs(
-            # A mode that saves the scoring pass does not look at the proximal logprobs.
-            proximal_logprobs_N=behavior_logprobs_N if proximal is None else proximal.logprobs_N,
-            behavior_logprobs_N=behavior_logprobs_N,
-            mask_N=torch.ones(kept.num_tokens, dtype=torch.bool),
-            layout=kept.layout,
-            lags_N=context.lags_N,
-        ),
+    inputs = CorrectionInputs(
+        proximal_logprobs_N=behavior_logprobs_N if proximal is None else proximal.logprobs_N,
+        behavior_logprobs_N=behavior_logprobs_N,
+        mask_N=torch.ones(kept.num_tokens, dtype=torch.bool),
+        layout=kept.layout,
+        lags_N=context.lags_N,
     )
-    if not options.has_sequence_ratio or proximal is None:
+    if proximal is None:
+        return correct_in_update(options.off_policy, inputs)
+    correction = correct(options.off_policy, inputs)
+    if not options.has_sequence_ratio:
         return correction
     anchor_N = sequence_anchor(proximal.logprobs_N, correction.anchor_logprobs_N, correction.mask_N, kept.layout)
     return replace(correction, anchor_logprobs_N=anchor_N)

@@ -56,6 +56,23 @@ class UpdateOptions:
     """Set in control runs: advantages are permuted with this seed."""
 
     @property
+    def scores_first(self) -> bool:
+        """Whether anything but the loss itself looks at the policy before the update.
+
+        If not, the update's own forward pass gives the proximal policy: a batch is one optimizer step.
+        """
+        epo = self.loss.epo
+        return (
+            not self.off_policy.is_in_update
+            or self.has_sequence_ratio
+            or (epo is not None and epo.history_scope == "turn_released")
+            or any(
+                part is not None
+                for part in (self.reward_kl, self.shaper, self.anchor_kl, self.turn_scale, self.adaptive)
+            )
+        )
+
+    @property
     def reads_reference(self) -> bool:
         """Whether an update needs logprobs of the reference policy."""
         return self.loss.kl is not None or self.reward_kl is not None

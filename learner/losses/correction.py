@@ -41,6 +41,7 @@ class CorrectionInputs:
     """Logprobs of the sampled tokens at the start of the step and when they were sampled."""
 
     proximal_logprobs_N: Tensor
+    """Rules of the update's own forward pass do not look at them."""
     behavior_logprobs_N: Tensor
     mask_N: Tensor
     layout: TokenLayout
@@ -61,7 +62,8 @@ class Interpolation:
     def at(self, logprobs_N: Tensor) -> tuple[Tensor, Tensor]:
         """Anchor and weight of every token at these policy logprobs, both detached."""
         with torch.no_grad():
-            anchor_N = self.behavior_logprobs_N + self.shares_N * (logprobs_N - self.behavior_logprobs_N)
+            # lerp gives the current policy itself at a share of 1, not a rounding beside it.
+            anchor_N = torch.lerp(self.behavior_logprobs_N, logprobs_N, self.shares_N)
             return anchor_N, behavior_weights(anchor_N, self.behavior_logprobs_N).clamp(max=self.cap)
 
     def take(self, index_N: Tensor | slice) -> "Interpolation":

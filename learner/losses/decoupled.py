@@ -1,6 +1,8 @@
 """Decoupled PPO (Hilton et al. 2021) with the weight bounded per token: truncated (TIS) or dropped (AReaL)."""
 
-from learner.losses.correction import Correction, CorrectionInputs, CorrectionLimits, behavior_weights
+import torch
+
+from learner.losses.correction import Correction, CorrectionInputs, CorrectionLimits, Interpolation, behavior_weights
 
 
 def decoupled(limits: CorrectionLimits, inputs: CorrectionInputs) -> Correction:
@@ -11,3 +13,16 @@ def decoupled(limits: CorrectionLimits, inputs: CorrectionInputs) -> Correction:
     else:
         weights_N = weights_N.masked_fill(weights_N > limits.cap, 0.0)
     return Correction(anchor_logprobs_N=inputs.proximal_logprobs_N, weights_N=weights_N, mask_N=inputs.mask_N)
+
+
+def decoupled_in_update(limits: CorrectionLimits, inputs: CorrectionInputs) -> Correction:
+    """`decoupled`, truncated, for the one optimizer step of a batch: the policy it starts from is the proximal one."""
+    if limits.over_cap != "truncate":
+        raise ValueError("over_cap = drop needs the proximal logprobs before the update")
+    ones_N = torch.ones_like(inputs.behavior_logprobs_N)
+    return Correction(
+        anchor_logprobs_N=inputs.behavior_logprobs_N,
+        weights_N=ones_N,
+        mask_N=inputs.mask_N,
+        interpolation=Interpolation(behavior_logprobs_N=inputs.behavior_logprobs_N, shares_N=ones_N, cap=limits.cap),
+    )

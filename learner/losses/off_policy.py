@@ -16,14 +16,23 @@ from learner.losses.correction import (
     CorrectionRule,
     behavior_weights,
 )
-from learner.losses.decoupled import decoupled
+from learner.losses.decoupled import decoupled, decoupled_in_update
 from learner.losses.log_linear_proximal import log_linear
 from learner.losses.plain_ratio import behaviour_ratio, none
 from learner.losses.sequence_weights import geometric_rejection, sequence_mis, sequence_tis
 from learner.losses.token_bounds import icepop, token_rejection
 from learner.losses.veto import vetoed
 
-__all__ = ["CORRECTIONS", "Correction", "CorrectionInputs", "OffPolicyOptions", "behavior_weights", "correct"]
+__all__ = [
+    "CORRECTIONS",
+    "IN_UPDATE",
+    "Correction",
+    "CorrectionInputs",
+    "OffPolicyOptions",
+    "behavior_weights",
+    "correct",
+    "correct_in_update",
+]
 
 _LEAST_VETO = 1e-8
 """Log-ratios are clamped at -20: a smaller threshold would never be crossed."""
@@ -39,6 +48,9 @@ CORRECTIONS: Mapping[str, CorrectionRule] = {
     "geometric_rejection": geometric_rejection,
     "log_linear": log_linear,
 }
+
+IN_UPDATE: Mapping[str, CorrectionRule] = {"decoupled": decoupled_in_update, "log_linear": log_linear}
+"""Modes that find anchor and weight in the update's own forward pass: the same numbers without a pass before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +71,9 @@ class OffPolicyOptions(CorrectionLimits):
             raise ValueError(f"veto must be in [{_LEAST_VETO}, 1), got {self.veto}")
 
     @property
-    def saves_forward(self) -> bool:
-        """Whether the mode finds its anchor in the update's own forward pass, so that nothing is scored before."""
-        return self.mode == "log_linear"
+    def is_in_update(self) -> bool:
+        """Whether anchor, weight and mask need no forward pass before the update's own."""
+        return self.mode in IN_UPDATE and self.over_cap == "truncate" and self.veto is None
 
 
 def correct(options: OffPolicyOptions, inputs: CorrectionInputs) -> Correction:
@@ -69,3 +81,10 @@ def correct(options: OffPolicyOptions, inputs: CorrectionInputs) -> Correction:
     with torch.no_grad():
         correction = CORRECTIONS[options.mode](options, inputs)
         return correction if options.veto is None else vetoed(correction, inputs, options.veto)
+
+
+def correct_in_update(options: OffPolicyOptions, inputs: CorrectionInputs) -> Correction:
+    """The same where the update's own forward pass comes first; ValueError unless `options.is_in_update`."""
+    if not options.is_in_update:
+        raise ValueError(f"off-policy mode {options.mode} needs proximal logprobs before the update")
+    return IN_UPDATE[options.mode](options, inputs)

@@ -98,7 +98,7 @@ def test_a_kl_in_the_reward_changes_advantages_and_not_the_filter(
     assert rows_of(plain.run_dir)[1]["learner/gradient/norm"] != rows_of(paid.run_dir)[1]["learner/gradient/norm"]
 
 
-def test_the_interpolated_proximal_policy_saves_the_scoring_pass(
+def test_the_interpolated_proximal_policy_is_read_from_the_update(
     tmp_path: Path, model_dir: Path, task_path: Path
 ) -> None:
     config = small_config(
@@ -110,7 +110,6 @@ def test_the_interpolated_proximal_policy_saves_the_scoring_pass(
     )
     assert train_with_pool(config)[0] == "COMPLETED"
     rows = rows_of(config.run_dir)
-    assert not any("learner/phase/score_s" in row for row in rows)
     entropies = column(config, "learner/entropy/token_mean")
     assert [row["learner/epo/reference"] for row in rows[1:]] == pytest.approx(
         [fmean(entropies[:index]) for index in range(1, 4)]

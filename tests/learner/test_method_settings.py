@@ -190,7 +190,8 @@ SCORED: dict[str, Changes] = {
 class Steps:
     """Training steps on one batch, without ledger or engine; the loop's own order of calls."""
 
-    def __init__(self, model_dir: Path, changes: Changes) -> None:
+    def __init__(self, model_dir: Path, changes: Changes, *, scores_first: bool = False) -> None:
+        self.scores_first = scores_first
         # A corridor that is left, and a coefficient that shows in float32.
         epo = {"kappa_high": 1.001, "entropy_coefficient": 0.1, **changes.get("epo", {})}
         self.config = LearnConfig.model_validate({"model": {"path": model_dir}, **changes, "epo": epo})
@@ -212,9 +213,8 @@ class Steps:
         kept = tensors_of(self.batch.restricted_to(selection.kept))
         kept_tokens = tokens_of_groups(pool.layout, selection.kept)
         kept.behavior_logprobs_N[:] = self.behavior_logprobs[kept_tokens]
-        proximal = None
-        if not options.off_policy.saves_forward:
-            proximal = score_rows(self.model, pool, temperature=1.0)
+        scores = score_rows(self.model, pool, temperature=1.0)
+        proximal = scores if options.scores_first or self.scores_first else None
         max_turns = self.config.play.max_turns
         step = entropy_step(state, options, pool, proximal, total_steps=4, max_turns=max_turns)
         context = StepContext(
@@ -230,8 +230,7 @@ class Steps:
         )
         assert result.is_applied
         state.training_step += 1
-        scored, scores = (pool, proximal) if proximal is not None else (kept, result.scores)
-        remember_entropy(state, options, scored, scores, max_turns=max_turns)
+        remember_entropy(state, options, pool, scores, max_turns=max_turns)
         return result.loss, result.grad_norm
 
 
@@ -267,6 +266,14 @@ def test_every_method_makes_its_own_finite_updates(
     assert all(math.isfinite(number) for pair in found for number in pair)
     assert any(norm > 0 for _, norm in found)
     assert (found == plain) is (name in SAME_AS_DEFAULT)
+
+
+def test_scoring_the_batch_before_its_one_step_changes_nothing(model_dir: Path) -> None:
+    once, twice = Steps(model_dir, {}), Steps(model_dir, {}, scores_first=True)
+    for _ in range(3):
+        assert once.run() == pytest.approx(twice.run(), rel=1e-5)
+    for after_one, after_two in zip(once.model.module.parameters(), twice.model.module.parameters(), strict=True):
+        torch.testing.assert_close(after_one, after_two, rtol=0, atol=1e-6)
 
 
 def test_a_reference_that_reads_other_ids_is_refused(model_dir: Path, tmp_path: Path) -> None:

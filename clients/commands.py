@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -286,6 +287,10 @@ def list_tasks(
     filters: Filters = None,
     skip: Skip = 0,
     limit: Limit = None,
+    mix: Annotated[
+        list[str] | None,
+        typer.Option("--mix", help="Tasks of one kind, a JSON object of filters, num_tasks and skip; repeatable."),
+    ] = None,
     task_seed: TaskSeed = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Write a task file; default: print it.")] = None,
     append: Annotated[bool, typer.Option("--append", help="Add to the file instead of replacing it.")] = False,
@@ -296,11 +301,16 @@ def list_tasks(
     """List tasks as the lines of a task file."""
     if out is None:
         refuse_given(context, ["append"], because="without --out the tasks are printed")
+    if mix:
+        refuse_given(context, ["filters", "skip", "limit"], because="--mix names filters, skip and num_tasks")
     from clients.listing import write_entries
+    from longturn.task_mix import mix_from_json
 
     config = _eval_config(config_path, overrides, server, None, LogFormat.PRETTY)
     panel = _panel(None, environment, split, filters, skip=skip, limit=limit, task_seed=task_seed)
-    write_entries(config.env_server, panel, out=out, append=append)
+    parts = [mix_from_json(text) for text in mix or ()]
+    panels = [dataclasses.replace(panel, filters=part.filters, skip=part.skip, limit=part.num_tasks) for part in parts]
+    write_entries(config.env_server, panels or [panel], out=out, append=append)
 
 
 @envs.command("prepare")

@@ -54,9 +54,9 @@ async def _environments(config: EnvClientConfig) -> tuple[EnvironmentInfo, ...]:
         return await envs.list_environments()
 
 
-def write_entries(config: EnvClientConfig, panel: PanelChoice, *, out: Path | None, append: bool) -> None:
-    """Write or print the lines of a task file."""
-    entries = asyncio.run(_entries(config, panel))
+def write_entries(config: EnvClientConfig, panels: Sequence[PanelChoice], *, out: Path | None, append: bool) -> None:
+    """Write or print the lines of a task file, panel after panel."""
+    entries = asyncio.run(_entries(config, panels))
     if out is None:
         for entry in entries:
             typer.echo(task_line(entry))
@@ -66,9 +66,9 @@ def write_entries(config: EnvClientConfig, panel: PanelChoice, *, out: Path | No
     typer.echo(f"{num_written} tasks in {out}", err=True)
 
 
-async def _entries(config: EnvClientConfig, panel: PanelChoice) -> list[TaskEntry]:
+async def _entries(config: EnvClientConfig, panels: Sequence[PanelChoice]) -> list[TaskEntry]:
     async with EnvClient(config) as envs:
-        return await list_entries(envs, panel)
+        return [entry for panel in panels for entry in await list_entries(envs, panel)]
 
 
 def prepare(config: EnvClientConfig, entries: Sequence[TaskEntry], *, concurrency: int) -> None:

@@ -169,8 +169,7 @@ def _goal(task: TextWorldTask, game: Game) -> str:
 def _replay(commands: Sequence[str], state: State, inform: Inform7Game) -> Iterator[Action | None]:
     """Apply the commands to the state one by one; None for one that is not possible (upstream opens open doors)."""
     for command in commands:
-        verb = command.split()[0]
-        rules = [rule for name, rule in inform.kb.rules.items() if inform.kb.inform7_commands[name].split()[0] == verb]
+        rules = [rule for name, rule in inform.kb.rules.items() if _may_give(inform.kb.inform7_commands[name], command)]
         candidates = list(state.all_applicable_actions(rules, inform.kb.types.constants_mapping))
         texts = inform.gen_commands_from_actions(candidates)
         matching = [action for action, text in zip(candidates, texts, strict=True) if text == command]
@@ -178,6 +177,11 @@ def _replay(commands: Sequence[str], state: State, inform: Inform7Game) -> Itera
         if action is not None:
             state.apply(action)
         yield action
+
+
+def _may_give(template: str, command: str) -> bool:
+    """Whether a rule's command, such as `take {o}`, may read like this one."""
+    return template == command or ("{" in template and template.split()[0] == command.split()[0])
 
 
 def _solution(game: Game) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from longturn.launch.config import EvaluationConfig, TaskMixConfig, WarmstartConfig
+from longturn.launch.config import EvaluationConfig, TaskSetConfig, WarmstartConfig
 from longturn.launch.layout import RunLayout
 from longturn.launch.supervisor import Facts
 
@@ -55,13 +55,12 @@ class CommandLines:
         """The actor pool."""
         return (*self._daemon("act", "actors"), "--server", server)
 
-    def tasks(self, environment: str, split: str, mix: TaskMixConfig, out: Path, server: str) -> Sequence[str]:
-        """Write some tasks to a task file."""
-        filters = [word for name, value in mix.filters.items() for word in ("--filter", f"{name}={value}")]
+    def tasks(self, environment: str, tasks: TaskSetConfig, out: Path, server: str) -> Sequence[str]:
+        """Write a set's task file."""
+        mix = [word for part in tasks.mix for word in ("--mix", part.model_dump_json())]
         return (
             *(*_LONGTURN, "envs", "tasks", "--config", str(self._layout.config), "--server", server),
-            *("--env", environment, "--split", split, *filters),
-            *("--skip", str(mix.skip), "--limit", str(mix.num_tasks), "--out", str(out)),
+            *("--env", environment, "--split", tasks.split, *mix, "--out", str(out)),
         )
 
     def prepare(self, tasks: Path, server: str) -> Sequence[str]:

@@ -8,6 +8,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from longturn.config import Config
+from longturn.task_mix import TaskMixConfig
 
 
 class RunConfig(Config):
@@ -26,17 +27,6 @@ class RunConfig(Config):
     """How long a daemon may take to become ready."""
     grace_s: float = Field(default=20.0, gt=0)
     """How long a daemon may take to end; then it is killed."""
-
-
-class TaskMixConfig(Config):
-    """Some tasks of one kind."""
-
-    filters: dict[str, str] = Field(default_factory=dict)
-    """Attributes that the tasks must have, such as {family = "coin_collector", level = "116"}."""
-    num_tasks: int = Field(ge=1)
-    """The first so many of them, in the order of the server."""
-    skip: int = Field(default=0, ge=0)
-    """Leave out the first so many, so that two sets of one split share no task."""
 
 
 class TaskSetConfig(Config):

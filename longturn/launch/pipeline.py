@@ -21,7 +21,7 @@ from longturn.launch.training import learner_summary, train
 from longturn.report.evaluations import Evaluation, evaluation_path
 from longturn.report.page import broken_games
 from longturn.report.summary import GREEDY, SAMPLED
-from longturn.task_file import TaskEntry, read_tasks, write_tasks
+from longturn.task_file import TaskEntry, read_tasks
 
 _SHOW_EVERY_S = 0.5
 _STARTED = "server/episode/num_started"
@@ -98,20 +98,18 @@ def check_settings(run: Run) -> Mapping[str, object]:
 def write_task_files(run: Run) -> Mapping[str, object]:
     """Write all task files; the panels must share no task with what is trained on."""
     server, config = run.crew.env_server(), run.config.tasks
-    parts: dict[str, list[Path]] = {}
-    shots: list[OneShot] = []
-    for name, task_set in config.sets().items():
-        parts[name] = [run.layout.tasks(f"{name}-{index}") for index in range(len(task_set.mix))]
-        for mix, part in zip(task_set.mix, parts[name], strict=True):
-            command = run.commands.tasks(config.environment, task_set.split, mix, part, server)
-            shots.append(one_shot(run, f"tasks-{part.stem}", command, f"tasks.{name}.mix"))
+    shots = [
+        one_shot(
+            run,
+            f"tasks-{name}",
+            run.commands.tasks(config.environment, task_set, run.layout.tasks(name), server),
+            f"tasks.{name}.mix",
+        )
+        for name, task_set in config.sets().items()
+    ]
     run.supervisor.run_all(shots)
-    entries = {name: [entry for path in paths for entry in read_tasks(path)] for name, paths in parts.items()}
+    entries = {name: read_tasks(run.layout.tasks(name)) for name in config.sets()}
     check_disjoint(entries)
-    for name, listed in entries.items():
-        write_tasks(run.layout.tasks(name), listed)
-        for path in parts[name]:
-            path.unlink()
     return {name: len(listed) for name, listed in entries.items()}
 
 

@@ -76,6 +76,10 @@ def test_envs_tasks_writes_a_task_file_and_appends_to_it(address: str, tmp_path:
         ("echo/train/000004", 0),
         ("echo/test/000000", 7),
     ]
+    mixed = tmp_path / "mixed.jsonl"
+    _run("envs", "tasks", "--server", address, "--env", "echo", "--mix", '{"num_tasks": 2, "skip": 1}',
+         "--mix", '{"num_tasks": 1}', "--out", mixed)  # fmt: skip
+    assert [entry.task.task_id[-1] for entry in read_tasks(mixed)] == ["1", "2", "0"]
     assert "echo" in _run("envs", "list", "--server", address).stdout
     assert "4 tasks prepared" in _run("envs", "prepare", "--server", address, "--tasks", path).stderr
 
@@ -159,6 +163,8 @@ def test_act_records_demonstrations_in_the_order_of_the_tasks(address: str, task
         (("eval", "--policy", "random", "--env", "echo", "--config", ROOT), "cannot be read"),
         (("eval", "--policy", "scripted:x", "--env", "echo", "--policy-set", "noise=0"), "takes no settings"),
         (("envs", "tasks", "--env", "echo", "--append"), "--append would do nothing"),
+        (("envs", "tasks", "--env", "echo", "--mix", '{"num_tasks": 0}'), "num_tasks: Input should be"),
+        (("envs", "tasks", "--env", "echo", "--mix", '{"num_tasks": 1}', "--skip", 1), "--skip would do nothing"),
         (("play", "--env", "echo", "--task", "echo/train/000001", "--split", "test"), "--split would do nothing"),
         (("envs", "tasks", "--env", "echo", "--filter", "level"), "name=value"),
         (("play", "--env", "echo", "--task", "echo/train/1"), "echo/train/000001"),

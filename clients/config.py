@@ -156,6 +156,9 @@ class ActConfig(Config):
 class EvalConfig(Config):
     """Evaluation (`longturn eval`) and everything else that plays a list of tasks."""
 
+    knobs: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Knobs of every episode of `longturn eval`, and of the tasks that `longturn envs tasks` lists; `--knob` and these
+    come before a task's own."""
     env_server: EnvClientConfig = EnvClientConfig()
     """The env server to play on."""
     engine: SglangConfig = SglangConfig()

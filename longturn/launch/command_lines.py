@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from longturn.launch.config import EvaluationConfig, TaskMixConfig, WarmstartConfig
+from longturn.launch.config import EvaluationConfig, TaskMixConfig, TasksConfig, WarmstartConfig
 from longturn.launch.layout import RunLayout
 from longturn.launch.supervisor import Facts
 
@@ -55,16 +55,17 @@ class CommandLines:
         """The actor pool."""
         return (*self._daemon("act", "actors"), "--server", server)
 
-    def tasks(self, environment: str, split: str, mix: TaskMixConfig, out: Path, server: str) -> Sequence[str]:
+    def tasks(self, config: TasksConfig, split: str, mix: TaskMixConfig, out: Path, server: str) -> Sequence[str]:
         """Write some tasks to a task file."""
+        knobs = [word for name, value in config.knobs.items() for word in ("--knob", f"{name}={value}")]
         filters = [word for name, value in mix.filters.items() for word in ("--filter", f"{name}={value}")]
         return (
             *(*_LONGTURN, "envs", "tasks", "--config", str(self._layout.config), "--server", server),
-            *("--env", environment, "--split", split, *filters),
+            *("--env", config.environment, "--split", split, *filters, *knobs),
             *("--skip", str(mix.skip), "--limit", str(mix.num_tasks), "--out", str(out)),
         )
 
-    def prepare(self, tasks: Path, server: str) -> Sequence[str]:
+    def prepare(self, tasks: Path, server: str, *, max_broken_share: float) -> Sequence[str]:
         """Have the server make whatever the tasks need."""
         return (
             *_LONGTURN,
@@ -76,9 +77,11 @@ class CommandLines:
             server,
             "--tasks",
             str(tasks),
+            "--max-broken-share",
+            f"{max_broken_share:g}",
         )
 
-    def record(self, config: WarmstartConfig, server: str, *, seed: int) -> Sequence[str]:
+    def record(self, config: WarmstartConfig, server: str, *, seed: int, max_broken_share: float) -> Sequence[str]:
         """Record demonstrations."""
         settings = [
             word for name, value in config.settings.items() for word in ("--policy-set", f"{name}={json.dumps(value)}")
@@ -87,6 +90,7 @@ class CommandLines:
             *(*_LONGTURN, "act", *self._shared, "--server", server, "--record", str(self._layout.demonstrations)),
             *("--tasks", str(self._layout.tasks("warmstart")), "--policy", config.policy, *settings),
             *("--num-episodes", str(config.num_episodes), "--max-turns", str(config.max_turns), "--seed", str(seed)),
+            *("--max-broken-share", f"{max_broken_share:g}"),
         )
 
     def imitate(self, *, seed: int) -> Sequence[str]:

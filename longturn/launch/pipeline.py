@@ -22,6 +22,7 @@ from longturn.report.evaluations import Evaluation, evaluation_path
 from longturn.report.page import broken_games
 from longturn.report.summary import GREEDY, SAMPLED
 from longturn.task_file import TaskEntry, read_tasks, write_tasks
+from longturn.trajectory_file import read_trajectories
 
 _SHOW_EVERY_S = 0.5
 _STARTED = "server/episode/num_started"
@@ -103,7 +104,7 @@ def write_task_files(run: Run) -> Mapping[str, object]:
     for name, task_set in config.sets().items():
         parts[name] = [run.layout.tasks(f"{name}-{index}") for index in range(len(task_set.mix))]
         for mix, part in zip(task_set.mix, parts[name], strict=True):
-            command = run.commands.tasks(config.environment, task_set.split, mix, part, server)
+            command = run.commands.tasks(config, task_set.split, mix, part, server)
             shots.append(one_shot(run, f"tasks-{part.stem}", command, f"tasks.{name}.mix"))
     run.supervisor.run_all(shots)
     entries = {name: [entry for path in paths for entry in read_tasks(path)] for name, paths in parts.items()}
@@ -135,17 +136,23 @@ def prepare_games(run: Run) -> Mapping[str, object]:
 
 def prepare_shot(run: Run, name: str) -> OneShot:
     """The command that makes what the episodes of a task set need."""
-    command = run.commands.prepare(run.layout.tasks(name), run.crew.env_server())
+    share = run.config.evaluation.max_broken_share
+    command = run.commands.prepare(run.layout.tasks(name), run.crew.env_server(), max_broken_share=share)
     return one_shot(run, f"prepare-{name}", command, f"tasks.{name}")
 
 
 def record_demonstrations(run: Run) -> Mapping[str, object]:
     """Record demonstrations."""
     config = run.config.warmstart
-    command = run.commands.record(config, run.crew.env_server(), seed=run.config.run.seed)
+    command = run.commands.record(
+        config,
+        run.crew.env_server(),
+        seed=run.config.run.seed,
+        max_broken_share=run.config.evaluation.max_broken_share,
+    )
     shot = one_shot(run, "record", command, "[warmstart]")
     with_server_count(run, "recording demonstrations", shot, config.num_episodes)
-    return {"num_episodes": config.num_episodes}
+    return {"num_episodes": sum(1 for _ in read_trajectories(run.layout.demonstrations))}
 
 
 def imitate(run: Run) -> Mapping[str, object]:

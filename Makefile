@@ -24,6 +24,8 @@ TRAIN_FLAGS ?=
 PYTEST_FLAGS ?=
 MACHINE ?= $(shell uname -m)-$(shell nproc)core
 RESULT = benchmarks/results/$(shell date +%F)
+# Processes of the default suite: auto is one per core, 0 runs the tests one by one. A module stays in one process.
+TEST_WORKERS ?= auto
 MARKS := not slow and not gpu and not sglang and not java
 
 help:
@@ -45,7 +47,7 @@ train: install
 	else $(BIN)/longturn train --config $(CONFIG) --run $(RUN) $(TRAIN_FLAGS); fi
 
 test: install
-	$(BIN)/python -m pytest -m "$(MARKS)" $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -m "$(MARKS)" -n $(TEST_WORKERS) --dist loadscope $(PYTEST_FLAGS)
 
 test-slow: install
 	$(BIN)/python -m pytest -m "slow" $(PYTEST_FLAGS)

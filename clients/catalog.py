@@ -29,6 +29,19 @@ class ServerInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KnobInfo:
+    """One setting of an environment."""
+
+    kind: str
+    """int, float, bool or choice."""
+    minimum: float | None
+    maximum: float | None
+    choices: tuple[str, ...]
+    """Allowed strings of a choice."""
+    description: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentInfo:
     """What an environment offers. Fields as in environment.proto."""
 
@@ -48,8 +61,8 @@ class EnvironmentInfo:
     has_progress: bool
     description: str
     licence: str
-    knobs: Mapping[str, str]
-    """What each knob does, by name."""
+    knobs: Mapping[str, KnobInfo]
+    """Its settings by name."""
     random_success_ceiling: float | None
     """Share of episodes that a random policy may win; None: not stated."""
 
@@ -95,8 +108,18 @@ def environment_from_proto(message: environment_pb2.EnvironmentInfo) -> Environm
         has_progress=message.has_progress,
         description=message.description,
         licence=message.licence,
-        knobs={knob.name: knob.description for knob in message.knobs},
+        knobs={knob.name: _knob_from_proto(knob) for knob in message.knobs},
         random_success_ceiling=(message.random_success_ceiling if message.HasField("random_success_ceiling") else None),
+    )
+
+
+def _knob_from_proto(message: environment_pb2.KnobSpec) -> KnobInfo:
+    return KnobInfo(
+        kind=environment_pb2.KnobKind.Name(message.kind).removeprefix("KNOB_KIND_").lower(),
+        minimum=message.minimum if message.HasField("minimum") else None,
+        maximum=message.maximum if message.HasField("maximum") else None,
+        choices=tuple(message.choices),
+        description=message.description,
     )
 
 

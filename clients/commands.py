@@ -22,7 +22,7 @@ from longturn.records import KnobValue
 if TYPE_CHECKING:
     from clients.evaluate import PanelChoice
     from clients.evaluation import Evaluation
-    from clients.panel import Outcome
+    from clients.panel import Outcome, PanelOptions
 
 Server = Annotated[str | None, typer.Option("--server", help="host:port of the env server.")]
 TaskFile = Annotated[Path | None, typer.Option("--tasks", help="Task file (JSONL); or name --env and --split.")]
@@ -38,9 +38,25 @@ Concurrency = Annotated[int, typer.Option("--concurrency", min=1, help="Episodes
 PolicySettings = Annotated[
     list[str] | None, typer.Option("--policy-set", help="name=value of the policy's own settings; repeatable.")
 ]
+Knobs = Annotated[
+    list[str] | None, typer.Option("--knob", help="name=value of every episode, before a task's own; repeatable.")
+]
+MaxBrokenShare = Annotated[
+    float,
+    typer.Option("--max-broken-share", min=0.0, max=1.0, help="Share of the games that may break."),
+]
 
-
-_RECORDING = ("policy", "policy_settings", "tasks", "num_episodes", "max_turns", "seed", "with_progress")
+_RECORDING = (
+    "policy",
+    "policy_settings",
+    "tasks",
+    "num_episodes",
+    "max_turns",
+    "seed",
+    "with_progress",
+    "knobs",
+    "max_broken_share",
+)
 """Parameters of `act` that only recording has."""
 _SAMPLING = ("tokenizer", "api_key", "temperature", "max_new_tokens", "max_episode_tokens")
 """Parameters of `eval` that only engines have."""
@@ -68,6 +84,8 @@ def act(
     max_turns: MaxTurns = 0,
     seed: Seed = 0,
     with_progress: Annotated[bool, typer.Option("--with-progress", help="Record progress too.")] = False,
+    knobs: Knobs = None,
+    max_broken_share: MaxBrokenShare = 0.02,
 ) -> None:
     """Play episodes for a learner, or record demonstrations with --record."""
     if record is None:
@@ -85,6 +103,8 @@ def act(
         raise typer.Exit(run_pool(config, ready_file=ready_file))
     if tasks is None:
         raise ConfigError("--record needs --tasks FILE; write one with `longturn envs tasks --out FILE`")
+    from clients.panel import PanelOptions
+
     _record(
         config,
         record,
@@ -92,9 +112,11 @@ def act(
         settings=_settings(policy_settings),
         tasks=tasks,
         num_episodes=num_episodes,
-        max_turns=max_turns,
-        seed=seed,
-        with_progress=with_progress,
+        options=PanelOptions(
+            seed=seed, concurrency=config.num_actors, max_turns=max_turns, with_progress=with_progress
+        ),
+        knobs=_texts(knobs, "--knob"),
+        max_broken_share=max_broken_share,
     )
 
 
@@ -106,32 +128,37 @@ def _record(
     settings: dict[str, KnobValue],
     tasks: Path,
     num_episodes: int | None,
-    max_turns: int,
-    seed: int,
-    with_progress: bool,
+    options: PanelOptions,
+    knobs: dict[str, KnobValue],
+    max_broken_share: float,
 ) -> None:
-    from clients.panel import PanelOptions
+    from clients.broken import broken_games, tell_and_judge
+    from clients.evaluate import write_trajectories
+    from clients.evaluation import summarise
     from clients.policies.selection import make_text_policy
     from clients.progress import episode_progress
-    from clients.recording import record
+    from clients.recording import play_demonstrations
     from longturn.task_file import read_tasks
 
     entries = read_tasks(tasks)
-    options = PanelOptions(seed=seed, concurrency=config.num_actors, max_turns=max_turns, with_progress=with_progress)
     count = num_episodes or len(entries)
     with episode_progress(f"recording {policy}") as progress:
         progress.expect(count)
-        work = record(
-            path,
+        work = play_demonstrations(
             entries,
             make_text_policy(policy, settings),
             num_episodes=count,
             env_server=config.env_server,
             options=options,
+            knobs=knobs,
             on_outcome=progress.add,
         )
-        evaluation = asyncio.run(work)
-    _show(evaluation, title=f"{count} demonstrations by {policy} in {path}")
+        outcomes = asyncio.run(work)
+    broken = broken_games(outcomes)
+    # Before the file is written: it stays as it was if too many broke.
+    tell_and_judge(broken, count, max_broken_share=max_broken_share)
+    write_trajectories(path, outcomes)
+    _show(summarise(outcomes), title=f"{count - len(broken)} demonstrations by {policy} in {path}")
 
 
 def evaluate(
@@ -165,6 +192,7 @@ def evaluate(
     max_turns: MaxTurns = 0,
     concurrency: Concurrency = 32,
     seed: Seed = 0,
+    knobs: Knobs = None,
     out: Annotated[Path | None, typer.Option("--out", help="Write totals and every episode to this JSON file.")] = None,
     record: Annotated[Path | None, typer.Option("--record", help="Write the trajectories to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
@@ -189,7 +217,16 @@ def evaluate(
     if tasks is not None:
         refuse_given(context, _LISTING, because="--tasks FILE names the tasks, with their seeds")
     config = _eval_config(config_path, overrides, server, tokenizer, log_format)
-    panel = _panel(tasks, environment, split, filters, skip=skip, limit=limit, task_seed=task_seed)
+    panel = _panel(
+        tasks,
+        environment,
+        split,
+        filters,
+        skip=skip,
+        limit=limit,
+        task_seed=task_seed,
+        knobs={**config.knobs, **_texts(knobs, "--knob")},
+    )
     options = PanelOptions(seed=seed, concurrency=concurrency, max_turns=max_turns)
     with episode_progress(f"evaluating {policy}") as progress:
         work = run_evaluation(config, choice, panel, options, on_start=progress.expect, on_outcome=progress.add)
@@ -292,6 +329,7 @@ def list_tasks(
         typer.Option("--mix", help="Tasks of one kind, a JSON object of filters, num_tasks and skip; repeatable."),
     ] = None,
     task_seed: TaskSeed = 0,
+    knobs: Knobs = None,
     out: Annotated[Path | None, typer.Option("--out", help="Write a task file; default: print it.")] = None,
     append: Annotated[bool, typer.Option("--append", help="Add to the file instead of replacing it.")] = False,
     server: Server = None,
@@ -307,7 +345,16 @@ def list_tasks(
     from longturn.task_mix import mix_from_json
 
     config = _eval_config(config_path, overrides, server, None, LogFormat.PRETTY)
-    panel = _panel(None, environment, split, filters, skip=skip, limit=limit, task_seed=task_seed)
+    panel = _panel(
+        None,
+        environment,
+        split,
+        filters,
+        skip=skip,
+        limit=limit,
+        task_seed=task_seed,
+        knobs={**config.knobs, **_texts(knobs, "--knob")},
+    )
     parts = [mix_from_json(text) for text in mix or ()]
     panels = [dataclasses.replace(panel, filters=part.filters, skip=part.skip, limit=part.num_tasks) for part in parts]
     write_entries(config.env_server, panels or [panel], out=out, append=append)
@@ -317,6 +364,7 @@ def list_tasks(
 def prepare_tasks(
     tasks: Annotated[Path, typer.Option("--tasks", help="Task file (JSONL).")],
     concurrency: Concurrency = 4,
+    max_broken_share: MaxBrokenShare = 0.02,
     server: Server = None,
     config_path: ConfigPath = None,
     overrides: Overrides = None,
@@ -326,7 +374,7 @@ def prepare_tasks(
     from longturn.task_file import read_tasks
 
     config = _eval_config(config_path, overrides, server, None, LogFormat.PRETTY)
-    prepare(config.env_server, read_tasks(tasks), concurrency=concurrency)
+    prepare(config.env_server, read_tasks(tasks), concurrency=concurrency, max_broken_share=max_broken_share)
 
 
 @envs.command("check")
@@ -408,6 +456,7 @@ def _panel(
     skip: int,
     limit: int | None,
     task_seed: int,
+    knobs: Mapping[str, KnobValue],
 ) -> PanelChoice:
     from clients.evaluate import PanelChoice
     from longturn.task_file import read_tasks
@@ -422,7 +471,12 @@ def _panel(
         skip=skip,
         limit=limit,
         task_seed=task_seed,
+        knobs=knobs,
     )
+
+
+def _texts(texts: Sequence[str] | None, option: str) -> dict[str, KnobValue]:
+    return dict(_pairs(texts, option))
 
 
 def _pairs(texts: Sequence[str] | None, option: str) -> dict[str, str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import Self
 
 from pydantic import ConfigDict, Field, SecretStr, model_validator
 
+from longturn.addresses import is_loopback
 from longturn.config import Config
 
 
@@ -88,11 +88,7 @@ def _is_here(address: str) -> bool:
     """Whether an address is on this machine."""
     if address.startswith("unix:"):
         return True
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return is_loopback(address.rpartition(":")[0])
 
 
 class SglangConfig(Config):
@@ -160,6 +156,9 @@ class ActConfig(Config):
 class EvalConfig(Config):
     """Evaluation (`longturn eval`) and everything else that plays a list of tasks."""
 
+    knobs: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Knobs of every episode of `longturn eval`, and of the tasks that `longturn envs tasks` lists; `--knob` and these
+    come before a task's own."""
     env_server: EnvClientConfig = EnvClientConfig()
     """The env server to play on."""
     engine: SglangConfig = SglangConfig()

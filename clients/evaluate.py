@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from clients.actor import Actor
@@ -13,6 +13,7 @@ from clients.agents import TokenAgent
 from clients.config import EvalConfig
 from clients.environment import EnvClient
 from clients.evaluation import Evaluation, summarise
+from clients.knobs import with_knobs
 from clients.panel import Outcome, PanelOptions, Player, play_panel
 from clients.policies.engines import Engine, EngineRegistry
 from clients.policies.selection import make_text_policy
@@ -59,10 +60,16 @@ class PanelChoice:
     limit: int | None = None
     task_seed: int = 0
     """Seed of the episodes of listed tasks; a task file has its own."""
+    knobs: Mapping[str, KnobValue] = field(default_factory=dict[str, KnobValue])
+    """Knobs of every episode, before those of a task."""
 
 
 async def list_entries(envs: EnvClient, panel: PanelChoice) -> list[TaskEntry]:
-    """The panel's entries in order; raise ConfigError if there are none."""
+    """The panel's entries in order, with its knobs; raise ConfigError if there are none, or a knob is not known."""
+    return await with_knobs(envs, await _entries(envs, panel), panel.knobs)
+
+
+async def _entries(envs: EnvClient, panel: PanelChoice) -> list[TaskEntry]:
     if panel.tasks:
         entries = list(panel.tasks)[panel.skip :]
         return entries if panel.limit is None else entries[: panel.limit]

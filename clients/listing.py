@@ -12,13 +12,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from clients.broken import BrokenGame, tell_and_judge
 from clients.catalog import EnvironmentInfo
 from clients.config import EnvClientConfig
 from clients.environment import EnvClient
 from clients.evaluate import PanelChoice, list_entries
 from clients.leaf import first_leaf
 from clients.progress import EpisodeProgress, episode_progress
-from longturn.errors import LongturnError
+from longturn.errors import CallRefusedError, EpisodeError, LongturnError
 from longturn.records import EndCause
 from longturn.task_file import TaskEntry, read_tasks, task_line, write_tasks
 
@@ -71,23 +72,33 @@ async def _entries(config: EnvClientConfig, panels: Sequence[PanelChoice]) -> li
         return [entry for panel in panels for entry in await list_entries(envs, panel)]
 
 
-def prepare(config: EnvClientConfig, entries: Sequence[TaskEntry], *, concurrency: int) -> None:
-    """Start and end an episode of every entry; the server prepares what a start needs and keeps it."""
+def prepare(
+    config: EnvClientConfig, entries: Sequence[TaskEntry], *, concurrency: int, max_broken_share: float
+) -> None:
+    """Start and end an episode of every entry; the server prepares what a start needs and keeps it.
+
+    Goes on where a game breaks; GamesBrokenError at the end if all did, or more than that share.
+    """
     with episode_progress("preparing tasks") as progress:
-        asyncio.run(_prepare(config, entries, concurrency, progress))
-    typer.echo(f"{len(entries)} tasks prepared", err=True)
+        broken = asyncio.run(_prepare(config, entries, concurrency, progress))
+    typer.echo(f"{len(entries) - len(broken)} tasks prepared", err=True)
+    tell_and_judge(broken, len(entries), max_broken_share=max_broken_share)
 
 
 async def _prepare(
     config: EnvClientConfig, entries: Sequence[TaskEntry], concurrency: int, progress: EpisodeProgress
-) -> None:
+) -> list[BrokenGame]:
     progress.expect(len(entries))
     remaining = iter(entries)
+    broken: list[BrokenGame] = []
 
     async def work(envs: EnvClient) -> None:
         for entry in remaining:
-            episode = await envs.start(entry.task, seed=entry.seed)
-            await episode.end(EndCause.CLIENT_REQUEST)
+            try:
+                episode = await envs.start(entry.task, seed=entry.seed)
+                await episode.end(EndCause.CLIENT_REQUEST)
+            except (EpisodeError, CallRefusedError) as error:
+                broken.append(BrokenGame(entry=entry, error=error))
             progress.advance()
 
     failure: LongturnError | None = None
@@ -100,3 +111,4 @@ async def _prepare(
             failure = first_leaf(errors)
     if failure is not None:
         raise failure
+    return broken

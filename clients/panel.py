@@ -23,7 +23,7 @@ from longturn.task_file import TaskEntry
 
 logger = logging.getLogger(__name__)
 
-_LASTING_REASONS = frozenset({"NO_ORACLE", "ENGINE_REFUSED", "NO_ENGINE"})
+_LASTING_REASONS = frozenset({"BAD_KNOB", "NO_ORACLE", "ENGINE_REFUSED", "NO_ENGINE"})
 _MAX_RETRIES = 2
 """Fresh episodes an entry may take after one that broke."""
 

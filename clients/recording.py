@@ -1,22 +1,20 @@
-"""Records demonstrations: plays tasks with a text policy and writes the trajectories (`longturn.trajectory_file`)."""
+"""Demonstrations: plays of tasks by a text policy."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 
 from clients.actor import Actor
 from clients.agents import TextAgent
 from clients.config import EnvClientConfig
 from clients.environment import EnvClient
-from clients.evaluation import Evaluation, summarise
+from clients.knobs import with_knobs
 from clients.panel import Outcome, PanelOptions, Player, play_panel
 from clients.policies.base import TextPolicy
 from longturn.metrics import Metrics
-from longturn.records import Trajectory
+from longturn.records import KnobValue
 from longturn.task_file import TaskEntry
-from longturn.trajectory_file import TrajectoryWriter
 
 
 def text_player(policy: TextPolicy) -> Player:
@@ -28,31 +26,19 @@ def text_player(policy: TextPolicy) -> Player:
     return Player(make_agent=make_agent, sampling=lambda seed: None, needs_oracle=policy.needs_oracle)
 
 
-async def record(
-    path: Path,
+async def play_demonstrations(
     entries: Sequence[TaskEntry],
     policy: TextPolicy,
     *,
     num_episodes: int,
     env_server: EnvClientConfig,
     options: PanelOptions,
+    knobs: Mapping[str, KnobValue],
     on_outcome: Callable[[Outcome], None],
-) -> Evaluation:
-    """Play `num_episodes` episodes, going through the entries as often as needed, and write them in their order.
-
-    Raises the first failure if an entry had no episode that ended properly; the file then stays as it was.
-    """
+) -> list[Outcome]:
+    """Play `num_episodes` episodes, going through the entries as often as needed; their outcomes in that order."""
     repeated = list(itertools.islice(itertools.cycle(entries), num_episodes))
     async with EnvClient(env_server) as envs:
         actor = Actor(envs, metrics=Metrics())
-        outcomes = await play_panel(repeated, text_player(policy), actor, options, on_outcome=on_outcome)
-    with TrajectoryWriter(path) as writer:
-        for outcome in outcomes:
-            writer.write(_trajectory(outcome))
-    return summarise(outcomes)
-
-
-def _trajectory(outcome: Outcome) -> Trajectory:
-    if isinstance(outcome.result, Trajectory):
-        return outcome.result
-    raise outcome.result
+        played = await with_knobs(envs, repeated, knobs)
+        return await play_panel(played, text_player(policy), actor, options, on_outcome=on_outcome)

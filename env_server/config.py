@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from pathlib import Path
 from typing import Annotated, Self
@@ -10,18 +9,11 @@ from typing import Annotated, Self
 from annotated_types import Ge, Gt
 from pydantic import Field, model_validator
 
+from longturn.addresses import is_loopback
 from longturn.config import Config
 
 Positive = Annotated[float, Gt(0.0)]
 Count = Annotated[int, Ge(1)]
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class LimitsConfig(Config):
@@ -86,7 +78,8 @@ class EnvServerConfig(Config):
     """Run the programs of the code environment even where the machine cannot shut them in. They can then do whatever
     the server's user can."""
     environments: tuple[str, ...] = ()
-    """Names of installed environments, or import paths package.module:Class. Empty: every one that imports."""
+    """Names of installed environments, or import paths package.module:Class. Empty: every one that imports, without
+    `faulty`, which is for tests."""
     num_workers: Annotated[int, Ge(0)] = 0
     """Processes that play episodes; 0: one per core."""
     num_preparers: Count = 1

@@ -12,11 +12,18 @@ from longturn.nearest import nearest_hint
 
 GROUP = "longturn.environments"
 OWN_PACKAGE = "env_server."
+FOR_TESTS = frozenset({"faulty"})
+"""Installed, yet served only where they are named."""
 
 
 def registered() -> dict[str, EntryPoint]:
     """Installed environments by name."""
     return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def served_by_default() -> tuple[str, ...]:
+    """Names of the environments of a server that was told none, in order."""
+    return tuple(sorted(registered().keys() - FOR_TESTS))
 
 
 def find(name: str) -> EntryPoint:
@@ -27,7 +34,7 @@ def find(name: str) -> EntryPoint:
     if ":" in name:
         return EntryPoint(name=name, value=name, group=GROUP)
     raise ConfigError(
-        f"no environment {name!r} is installed{nearest_hint(name, known)}; installed: {', '.join(sorted(known))}"
+        f"no environment {name!r} is installed{nearest_hint(name, known)}; installed: {', '.join(served_by_default())}"
         " (an import path package.module:Class works too); change env_server.environments"
     )
 

@@ -34,7 +34,7 @@ from env_server.preparers import Preparers
 from env_server.quarantine import Quarantine
 from env_server.reaper import Reaper, Times
 from env_server.rebuilder import Rebuilder
-from env_server.registry import find, registered
+from env_server.registry import find, served_by_default
 from env_server.restoring import Restorer
 from env_server.server_info import server_info
 from env_server.service import EnvironmentService
@@ -138,7 +138,7 @@ def served_names(config: EnvServerConfig) -> tuple[str, ...]:
     """Names or import paths of the environments to serve; ConfigError if one does not exist."""
     for name in config.environments:
         find(name)
-    return config.environments or tuple(sorted(registered()))
+    return config.environments or served_by_default()
 
 
 class _Parts:

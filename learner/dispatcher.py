@@ -88,8 +88,7 @@ class Dispatcher:
         """Run a function in the dispatcher's transaction and return its result after the commit."""
         call: _Call[T] = _Call(run=run, future=Future())
         self._calls.put(call)  # type: ignore[arg-type]  # the queue mixes result types
-        if self._router is not None:
-            self._router.wake()
+        self._wake()
         while not self._stopped.is_set():
             try:
                 return call.future.result(timeout=0.5)
@@ -102,9 +101,14 @@ class Dispatcher:
     def close(self) -> None:
         """End the thread after its current round."""
         self._closing.set()
-        if self._router is not None:
-            self._router.wake()
+        self._wake()
         self._thread.join(_CLOSE_TIMEOUT_S)
+
+    def _wake(self) -> None:
+        # Once: the thread may end between two reads. It may also have closed the router, which then ignores the wake.
+        router = self._router
+        if router is not None:
+            router.wake()
 
     def _run(self) -> None:
         try:

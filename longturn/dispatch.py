@@ -161,6 +161,7 @@ class DispatchRouter(_Owned):
         # A pool that reconnects keeps its identity; the new connection takes over.
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_lock = threading.Lock()
         self._wake_reader.setblocking(False)
         self._wake_writer.setblocking(False)
         try:
@@ -181,10 +182,11 @@ class DispatchRouter(_Owned):
         return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def wake(self) -> None:
-        """End a running or the next `receive` early. Safe from any thread."""
+        """End a running or the next `receive` early; nothing once it is closed. Safe from any thread."""
         # A full pipe means a wake is already pending.
-        with contextlib.suppress(BlockingIOError):
-            self._wake_writer.send(b"\0")
+        with self._wake_lock, contextlib.suppress(BlockingIOError):
+            if self._wake_writer.fileno() >= 0:
+                self._wake_writer.send(b"\0")
 
     def receive(self, timeout_s: float, *, max_messages: int = 64) -> list[Received]:
         """Wait for a message, at most `timeout_s` or until woken; then take what is there, at most `max_messages`."""
@@ -221,7 +223,9 @@ class DispatchRouter(_Owned):
         self._socket.close(linger=int(linger_s * 1000))
         self._context.term()
         self._wake_reader.close()
-        self._wake_writer.close()
+        # Another thread may be about to write to it; its number may be another file's a moment later.
+        with self._wake_lock:
+            self._wake_writer.close()
 
     def __enter__(self) -> DispatchRouter:
         return self

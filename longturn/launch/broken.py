@@ -29,10 +29,17 @@ def judged(path: Path, *, max_broken_share: float) -> Evaluation:
     aside = path.with_suffix(".rejected")
     with naming(path):
         path.replace(aside)
+    title = f"evaluation {play.point} at temperature {play.temperature:g}"
+    rest = f"the play does not count (it is kept in {aside}), and a resumed run plays the panel again"
+    if not play.success_by_task:
+        logs = path.parents[1] / "logs"
+        raise BrokenEvaluationError(
+            f"{title}: all {play.num_tasks} games broke: {_listed(play)}; look at {logs / 'env_server.log'} and"
+            f" {logs / 'engine.log'} for what they have in common; {rest}"
+        )
     raise BrokenEvaluationError(
-        f"evaluation {play.point} at temperature {play.temperature:g}: {len(play.broken_by_task)} of {play.num_tasks}"
-        f" games broke, more than evaluation.max_broken_share = {max_broken_share:g} allows: {_listed(play)}; the play"
-        f" does not count (it is kept in {aside}), and a resumed run plays the panel again"
+        f"{title}: {len(play.broken_by_task)} of {play.num_tasks} games broke, more than evaluation.max_broken_share ="
+        f" {max_broken_share:g} allows: {_listed(play)}; {rest}"
     )
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from longturn.launch.config import EvaluationConfig, TaskSetConfig, WarmstartConfig
+from longturn.launch.config import EvaluationConfig, TasksConfig, TaskSetConfig, WarmstartConfig
 from longturn.launch.layout import RunLayout
 from longturn.launch.supervisor import Facts
 
@@ -55,15 +55,16 @@ class CommandLines:
         """The actor pool."""
         return (*self._daemon("act", "actors"), "--server", server)
 
-    def tasks(self, environment: str, tasks: TaskSetConfig, out: Path, server: str) -> Sequence[str]:
+    def tasks(self, config: TasksConfig, tasks: TaskSetConfig, out: Path, server: str) -> Sequence[str]:
         """Write a set's task file."""
+        knobs = [word for name, value in config.knobs.items() for word in ("--knob", f"{name}={value}")]
         mix = [word for part in tasks.mix for word in ("--mix", part.model_dump_json())]
         return (
             *(*_LONGTURN, "envs", "tasks", "--config", str(self._layout.config), "--server", server),
-            *("--env", environment, "--split", tasks.split, *mix, "--out", str(out)),
+            *("--env", config.environment, "--split", tasks.split, *knobs, *mix, "--out", str(out)),
         )
 
-    def prepare(self, tasks: Path, server: str) -> Sequence[str]:
+    def prepare(self, tasks: Path, server: str, *, max_broken_share: float) -> Sequence[str]:
         """Have the server make whatever the tasks need."""
         return (
             *_LONGTURN,
@@ -75,9 +76,11 @@ class CommandLines:
             server,
             "--tasks",
             str(tasks),
+            "--max-broken-share",
+            f"{max_broken_share:g}",
         )
 
-    def record(self, config: WarmstartConfig, server: str, *, seed: int) -> Sequence[str]:
+    def record(self, config: WarmstartConfig, server: str, *, seed: int, max_broken_share: float) -> Sequence[str]:
         """Record demonstrations."""
         settings = [
             word for name, value in config.settings.items() for word in ("--policy-set", f"{name}={json.dumps(value)}")
@@ -86,6 +89,7 @@ class CommandLines:
             *(*_LONGTURN, "act", *self._shared, "--server", server, "--record", str(self._layout.demonstrations)),
             *("--tasks", str(self._layout.tasks("warmstart")), "--policy", config.policy, *settings),
             *("--num-episodes", str(config.num_episodes), "--max-turns", str(config.max_turns), "--seed", str(seed)),
+            *("--max-broken-share", f"{max_broken_share:g}"),
         )
 
     def imitate(self, *, seed: int) -> Sequence[str]:

@@ -45,6 +45,8 @@ class TasksConfig(Config):
 
     environment: str = "textworld"
     """Name of the environment."""
+    knobs: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Knobs of every episode, such as {admissible_actions = true}; they are written into the task files."""
     warmstart: TaskSetConfig
     """Demonstrations are recorded on these."""
     train: TaskSetConfig
@@ -102,6 +104,7 @@ class EvaluationConfig(Config):
     """Seed of the samples, the same before and after."""
     max_broken_share: float = Field(default=0.02, ge=0, lt=1)
     """Largest share of a panel's games that may break through no fault of the policy. They are no result: they enter no
-    mean, and the tables show their number and reasons. Above it the play does not count and the run ends."""
+    mean, and the tables show their number and reasons. Above it the play does not count and the run ends. As large a
+    share of the games may break while they are prepared or demonstrations are recorded; they are left out."""
     other_temperatures: tuple[float, ...] = ()
     """Temperatures, besides 1 and 0, at which the warm start is evaluated too."""

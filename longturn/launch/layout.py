@@ -7,11 +7,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from longturn.addresses import IPC_PATH_LIMIT_BYTES
 from longturn.launch.child import ChildFiles
 from longturn.launch.phases import finished_phases, phase_marker
 from longturn.run_folder import held_folder
-
-_IPC_PATH_LIMIT_BYTES = 107
 
 CHECK_SETTINGS = "check settings"
 """The first phase."""
@@ -76,7 +75,7 @@ class RunLayout:
     def dispatch_address(self) -> str:
         """The learner's socket file, or the word that asks for a port if its path would be too long."""
         path = self.folder / "dispatch.sock"
-        return f"ipc://{path}" if len(os.fsencode(path)) <= _IPC_PATH_LIMIT_BYTES else ""
+        return f"ipc://{path}" if len(os.fsencode(path)) <= IPC_PATH_LIMIT_BYTES else ""
 
     def tasks(self, name: str) -> Path:
         """Task file of a set."""

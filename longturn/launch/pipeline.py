@@ -22,6 +22,7 @@ from longturn.report.evaluations import Evaluation, evaluation_path
 from longturn.report.page import broken_games
 from longturn.report.summary import GREEDY, SAMPLED
 from longturn.task_file import TaskEntry, read_tasks
+from longturn.trajectory_file import read_trajectories
 
 _SHOW_EVERY_S = 0.5
 _STARTED = "server/episode/num_started"
@@ -102,7 +103,7 @@ def write_task_files(run: Run) -> Mapping[str, object]:
         one_shot(
             run,
             f"tasks-{name}",
-            run.commands.tasks(config.environment, task_set, run.layout.tasks(name), server),
+            run.commands.tasks(config, task_set, run.layout.tasks(name), server),
             f"tasks.{name}.mix",
         )
         for name, task_set in config.sets().items()
@@ -133,17 +134,23 @@ def prepare_games(run: Run) -> Mapping[str, object]:
 
 def prepare_shot(run: Run, name: str) -> OneShot:
     """The command that makes what the episodes of a task set need."""
-    command = run.commands.prepare(run.layout.tasks(name), run.crew.env_server())
+    share = run.config.evaluation.max_broken_share
+    command = run.commands.prepare(run.layout.tasks(name), run.crew.env_server(), max_broken_share=share)
     return one_shot(run, f"prepare-{name}", command, f"tasks.{name}")
 
 
 def record_demonstrations(run: Run) -> Mapping[str, object]:
     """Record demonstrations."""
     config = run.config.warmstart
-    command = run.commands.record(config, run.crew.env_server(), seed=run.config.run.seed)
+    command = run.commands.record(
+        config,
+        run.crew.env_server(),
+        seed=run.config.run.seed,
+        max_broken_share=run.config.evaluation.max_broken_share,
+    )
     shot = one_shot(run, "record", command, "[warmstart]")
     with_server_count(run, "recording demonstrations", shot, config.num_episodes)
-    return {"num_episodes": config.num_episodes}
+    return {"num_episodes": sum(1 for _ in read_trajectories(run.layout.demonstrations))}
 
 
 def imitate(run: Run) -> Mapping[str, object]:

@@ -155,19 +155,20 @@ class Supervisor:
         self.run_all([command], each_tick=each_tick)
 
     def run_all(self, commands: Sequence[OneShot], *, each_tick: Callable[[], None] = lambda: None) -> None:
-        """Run one-shot commands side by side to their ends; the first failure, in their order, is raised."""
+        """Run one-shot commands side by side to their ends. The first to fail ends the others and is raised."""
         children: list[Child] = []
+        failed: tuple[OneShot, Child] | None = None
         try:
             for shot in commands:
                 children.append(Child(shot.name, shot.command, shot.files, variables=shot.variables))
-            while any(child.exit_code() is None for child in children):
+            while (failed := _first_failed(commands, children)) is None and any(map(_is_running, children)):
                 self.tick()
                 each_tick()
         finally:
             stop_all(children, grace_s=self._grace_s)
-        for shot, child in zip(commands, children, strict=True):
-            if child.exit_code() != 0 and not (shot.result is not None and shot.result.exists()):
-                raise _failure(child, shot.settings)
+        if failed is not None:
+            shot, child = failed
+            raise _failure(child, shot.settings)
 
     def close(self) -> None:
         """End everything."""
@@ -202,6 +203,18 @@ class Supervisor:
         if self._wait(self._restart_delay_s):
             raise InterruptedRunError("stopped by the user")
         daemon.child = Child(spec.name, spec.command(daemon.facts, daemon.num_restarts), spec.files)
+
+
+def _is_running(child: Child) -> bool:
+    return child.exit_code() is None
+
+
+def _first_failed(commands: Sequence[OneShot], children: Sequence[Child]) -> tuple[OneShot, Child] | None:
+    for shot, child in zip(commands, children, strict=True):
+        has_result = shot.result is not None and shot.result.exists()
+        if child.exit_code() not in (None, 0) and not has_result:
+            return shot, child
+    return None
 
 
 def _failure(child: Child, settings: str = "") -> DaemonFailedError:

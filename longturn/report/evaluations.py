@@ -23,8 +23,9 @@ class Evaluation:
     """Broken episodes are no result; they are only counted."""
     broken_by_task: Mapping[str, str]
     """Why there is no result of the other tasks."""
-    turns_mean: float
-    score_mean: float
+    turns_mean: float | None
+    score_mean: float | None
+    """Means over the games with a result; None where every game broke."""
 
     @property
     def num_tasks(self) -> int:
@@ -90,11 +91,15 @@ def read_evaluation(path: Path) -> Evaluation:
             temperature=float(rest),
             success_by_task={_task(row): bool(row["success"]) for row in panel if "failure" not in row},
             broken_by_task={_task(row): str(row["failure"]) for row in panel if "failure" in row},
-            turns_mean=float(content["turns_mean"]),
-            score_mean=float(content["score_mean"]),
+            turns_mean=_mean(content["turns_mean"]),
+            score_mean=_mean(content["score_mean"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} is not what `longturn eval` writes ({error!r}); remove it and resume") from error
+
+
+def _mean(value: float | None) -> float | None:
+    return None if value is None else float(value)
 
 
 def _task(row: Mapping[str, object]) -> str:

@@ -23,6 +23,7 @@ from longturn.trajectory_file import read_trajectories
 from tests.clients.daemons import ROOT
 from tests.clients.scripted_engine import echo_script, serving_engine
 from tests.clients.scripted_learner import ScriptedLearner, group
+from tests.env_server.processes import daemon
 from tests.support.waiting import until
 
 ENTRIES = [
@@ -125,9 +126,67 @@ def test_act_records_demonstrations_in_the_order_of_the_tasks(address: str, task
     assert all(item.success and item.used_privileged and item.initial_progress == 0.0 for item in recorded)
 
 
+def breaking(at_turn: int) -> TaskEntry:
+    knobs = {"fail_at_turn": at_turn}
+    return TaskEntry(task=Task(environment="faulty", task_id="faulty/test/000000", knobs=knobs), seed=at_turn)
+
+
+def test_recording_goes_on_past_a_broken_game_and_lists_it(address: str, tasks: Path, tmp_path: Path) -> None:
+    path = tmp_path / "demonstrations.bin"
+    write_tasks(tasks, [ENTRIES[0], breaking(1), *ENTRIES[1:]])
+    arguments = ("act", "--record", path, "--policy", "oracle", "--tasks", tasks, "--server", address)
+    refused = _run(*arguments, expect=2).stderr.splitlines()
+    assert not path.exists()
+    assert refused[-2].startswith("broken: faulty/test/000000#1 ")
+    assert "1 of 11 games broke" in refused[-1]
+    assert "--max-broken-share = 0.02" in refused[-1]
+    assert "broken: faulty/test/000000#1 " in _run(*arguments, "--max-broken-share", 0.1).stderr
+    assert [item.task for item in read_trajectories(path)] == [entry.task for entry in ENTRIES]
+
+
+def test_preparing_goes_on_past_a_broken_game_and_lists_it(address: str, tasks: Path) -> None:
+    write_tasks(tasks, [breaking(0), *ENTRIES])
+    arguments = ("envs", "prepare", "--tasks", tasks, "--server", address)
+    refused = _run(*arguments, expect=2).stderr.splitlines()
+    assert refused[-3] == "10 tasks prepared"
+    assert refused[-2].startswith("broken: faulty/test/000000#0 ")
+    assert "1 of 11 games broke" in refused[-1]
+    assert "10 tasks prepared" in _run(*arguments, "--max-broken-share", 0.1).stderr
+    write_tasks(tasks, [breaking(0)])
+    assert "all 1 games broke" in _run(*arguments, "--max-broken-share", 1, expect=2).stderr.splitlines()[-1]
+
+
+def test_knobs_of_the_command_line_reach_every_episode_and_come_before_a_tasks_own(
+    address: str, tasks: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "trajectories.bin"
+    shared = ("--policy", "oracle", "--tasks", tasks, "--server", address, "--record", path, "--knob", "horizon=2")
+    for command in (("eval", "-s", "knobs.horizon=9"), ("act",)):
+        _run(*command, *shared)
+        assert {item.task.knobs["horizon"] for item in read_trajectories(path)} == {2}
+    listed = tmp_path / "listed.jsonl"
+    _run("envs", "tasks", "--env", "echo", "--limit", 1, "--knob", "horizon=4", "--out", listed, "--server", address)
+    assert [entry.task.knobs for entry in read_tasks(listed)] == [{"horizon": 4}]
+
+
+def test_a_random_player_of_a_puzzle_acts_validly_once_it_is_told_what_is_admissible(tmp_path: Path) -> None:
+    with daemon(tmp_path, "--env", "rubiks_2x2") as (_, server):
+        arguments = ("eval", "--policy", "random", "--env", "rubiks_2x2", "--limit", 2, "--max-turns", 5, "--json")
+        blind = _run(*arguments, "--server", server)
+        told = _run(*arguments, "--server", server, "--knob", "admissible_actions=true")
+    shares = [json.loads(run.stdout)["action_valid_share"] for run in (blind, told)]
+    assert shares == [0.0, 1.0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("eval", "--policy", "random", "--env", "echo", "--knob", "horizn=2"), "did you mean 'horizon'?"),
+        (("eval", "--policy", "random", "--env", "echo", "--knob", "horizon=0"), "horizon of echo is a whole number"),
+        (("eval", "--policy", "random", "--env", "echo", "--knob", "horizon"), "--knob 'horizon' has not the form"),
+        (("envs", "tasks", "--env", "echo", "--knob", "horizon=long"), "got 'long'"),
+        (("act", "--knob", "horizon=2"), "--knob would do nothing"),
+        (("act", "--max-broken-share", 0.5), "--max-broken-share would do nothing"),
         (("eval", "--policy", "oracel", "--env", "echo"), "did you mean oracle?"),
         (("eval", "--policy", "random"), "--tasks FILE, or --env NAME"),
         (("eval", "--policy", "random", "--tasks", "missing.jsonl"), "longturn envs tasks --out missing.jsonl"),

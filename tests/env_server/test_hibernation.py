@@ -36,7 +36,7 @@ def test_an_idle_episode_sleeps_and_its_next_step_wakes_it() -> None:
 
 def test_a_kept_lease_is_no_reason_to_stay_awake() -> None:
     async def main() -> None:
-        async with loopback(hibernate_idle_s=0.3, lease_s=0.6) as client:
+        async with loopback(hibernate_idle_s=0.3, lease_s=60.0) as client:
             player = await client.start()
             reference = environment_pb2.EpisodeReference(episode_id=player.episode_id, episode_token=player.token)
             request = environment_pb2.KeepAliveRequest(episodes=[reference])

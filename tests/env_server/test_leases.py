@@ -36,7 +36,7 @@ def test_idle_episodes_are_reaped_counted_and_make_room() -> None:
 
 def test_an_open_stream_alone_renews_nothing_and_keep_alive_does() -> None:
     async def main() -> None:
-        async with loopback(lease_s=0.5) as client, playing(client) as stream:
+        async with loopback(lease_s=2.0) as client, playing(client) as stream:
             kept, left = await stream.start(client), await stream.start(client, index=1)
             request = environment_pb2.KeepAliveRequest(episodes=[_reference(kept)])
             while client.metrics.snapshot().get("server/episode/num_reaped", 0) < 1:
@@ -64,7 +64,7 @@ def test_a_step_in_flight_is_not_idle() -> None:
 
 def test_the_life_of_an_episode_is_bounded() -> None:
     async def main() -> None:
-        async with loopback(lease_s=0.4, max_episode_s=0.8) as client:
+        async with loopback(lease_s=2.0, max_episode_s=0.8) as client:
             player = await client.start(knobs={"horizon": 1_000_000}, max_turns=1_000_000)
             last = player.first
             while last.status == environment_pb2.EPISODE_STATUS_RUNNING:
@@ -80,7 +80,8 @@ def test_the_life_of_an_episode_is_bounded() -> None:
 
 def test_a_clock_that_jumps_reaps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        async with loopback(lease_s=0.5) as client:
+        # The grace makes the reaper look twenty times a second; no stall of the machine is as long as the lease.
+        async with loopback(lease_s=60.0, final_grace_s=0.2) as client:
             player = await client.start()
             for offset_s in (86_400.0, -86_400.0):
                 jumped = time.time() + offset_s

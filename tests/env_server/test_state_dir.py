@@ -68,25 +68,34 @@ def test_episodes_of_a_killed_server_go_on_where_they_were(tmp_path: Path) -> No
 
     async def before(
         address: str, process: subprocess.Popen[str]
-    ) -> tuple[Player, Player, environment_pb2.StepResult, Player, Player]:
+    ) -> tuple[Player, Player, environment_pb2.StepResult, Player, str, Player]:
         async with stub_of(address) as stub:
             player, ended = await start(stub), await start(stub, index=2)
             for action in ("amber", "birch", "cedar"):
                 last = await player.step(action)
             await ended.end()
             response = await stub.StartEpisode(request)
-            slow = await start(stub, index=3, knobs={"step_sleep_ms": 500.0})
+            slow = await start(stub, index=3, knobs={"step_sleep_ms": 1000.0})
             await slow.step("amber")
-            running = asyncio.create_task(slow.step("birch", turn_index=1))
-            await asyncio.sleep(0.2)
+            actions = ("birch", "cedar")
+            steps = [asyncio.create_task(slow.step(action, turn_index=1)) for action in actions]
+            (refused,), (running,) = await asyncio.wait(steps, return_when=asyncio.FIRST_COMPLETED)
+            # Whichever came second is refused at once, for the other one is in flight.
+            assert error_info(refused.exception()).reason == "ACTION_MISMATCH"
             process.kill()
             with pytest.raises(grpc.aio.AioRpcError):
                 await running
             repeated = Player(stub, response.episode_id, response.episode_token, response.result)
-            return player, ended, last, slow, repeated
+            return player, ended, last, slow, actions[steps.index(running)], repeated
 
     async def after(
-        address: str, player: Player, ended: Player, last: environment_pb2.StepResult, slow: Player, repeated: Player
+        address: str,
+        player: Player,
+        ended: Player,
+        last: environment_pb2.StepResult,
+        slow: Player,
+        running: str,
+        repeated: Player,
     ) -> None:
         async with stub_of(address) as stub:
             player, ended, slow = (moved(one, stub) for one in (player, ended, slow))
@@ -103,15 +112,15 @@ def test_episodes_of_a_killed_server_go_on_where_they_were(tmp_path: Path) -> No
             whole = await player.get(with_transcript=True)
             assert [turn.action for turn in whole.transcript] == ["amber", "birch", "cedar", "delta"]
             assert whole.transcript[2].result == last
-            assert (await slow.step("birch", turn_index=1)).turn_index == 2
+            assert (await slow.step(running, turn_index=1)).turn_index == 2
             again = await stub.StartEpisode(request)
             assert (again.episode_id, again.episode_token) == (repeated.episode_id, repeated.token)
             assert again.result == repeated.first
 
     with daemon(tmp_path, *options) as (process, address):
-        player, ended, last, slow, repeated = asyncio.run(before(address, process))
+        kept = asyncio.run(before(address, process))
     with daemon(tmp_path, *options) as (_, address):
-        asyncio.run(after(address, player, ended, last, slow, repeated))
+        asyncio.run(after(address, *kept))
 
 
 def test_a_stopped_server_leaves_its_episodes_to_the_next(tmp_path: Path) -> None:

@@ -29,7 +29,12 @@ ENTRIES = [TaskEntry(task=Task(environment="scripted", task_id=f"task-{index}"))
 
 
 def dispatcher_at(
-    folder: Path, metrics: Metrics, *, heartbeat_s: float = 0.2, require_engine: bool = False
+    folder: Path,
+    metrics: Metrics,
+    *,
+    heartbeat_s: float = 0.2,
+    require_engine: bool = False,
+    open_router: Callable[[str], DispatchRouter] = DispatchRouter,
 ) -> Dispatcher:
     rules = DispatchRules(
         run_seed=1,
@@ -64,7 +69,7 @@ def dispatcher_at(
             max_slot_failures=2,
             task_of_slot=TaskSchedule(ENTRIES, run_seed=1, is_shuffled=False).entry,
         ),
-        open_router=lambda: DispatchRouter(f"ipc://{folder}/dispatch.sock"),
+        open_router=lambda: open_router(f"ipc://{folder}/dispatch.sock"),
         make_assigner=make_assigner,
         metrics=metrics,
     )
@@ -297,6 +302,37 @@ def test_a_bug_in_a_round_reaches_the_training_thread(dispatcher: Dispatcher) ->
         dispatcher.call(_explode)
     with pytest.raises(DispatcherStoppedError, match="our bug"):
         dispatcher.call(lambda desk: desk.address)
+
+
+class LateRouter(DispatchRouter):
+    """Once `is_late`, its wakes come only when it is closed."""
+
+    is_late = False
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self._closed = threading.Event()
+
+    def wake(self) -> None:
+        assert not self.is_late or self._closed.wait(60)
+        super().wake()
+
+    def close(self, *, linger_s: float = 0.0) -> None:
+        super().close(linger_s=linger_s)
+        self._closed.set()
+
+
+def test_a_wake_that_comes_after_the_end_leaves_the_error_of_the_end(tmp_path: Path, metrics: Metrics) -> None:
+    routers: list[LateRouter] = []
+
+    def open_router(address: str) -> DispatchRouter:
+        routers.append(LateRouter(address))
+        return routers[0]
+
+    dispatcher = dispatcher_at(tmp_path, metrics, open_router=open_router)
+    routers[0].is_late = True
+    with pytest.raises(DispatcherStoppedError, match="our bug"):
+        dispatcher.call(_explode)
 
 
 def _explode(desk: object) -> None:

@@ -357,6 +357,7 @@ def _attacks(secret: Path, port: int, worker_pid: int) -> dict[str, str]:
     }
 
 
+@pytest.mark.usefixtures("adopts_orphans")
 def test_every_attack_ends_as_a_failed_test_and_the_server_is_unharmed(tmp_path: Path) -> None:
     if not isolation().is_whole:
         pytest.skip(f"the attack tests of the code environment did not run: {isolation().explain()}")

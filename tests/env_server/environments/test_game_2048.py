@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from env_server.environments.game_2048 import Game2048, Game2048Environment
+from env_server.environments.game_2048 import GOALS, Game2048, Game2048Environment
 from env_server.environments.game_2048_rules import (
     Board,
     Row,
@@ -91,6 +91,13 @@ def test_the_score_counts_doublings_of_the_largest_tile() -> None:
     game = Game2048(board, private_random(0), goal=32, moves_per_turn=1)
     game.act("left")
     assert game.score == 0.25
+
+
+@pytest.mark.parametrize("goal", GOALS)
+def test_there_is_an_oracle_only_where_it_always_wins(goal: str) -> None:
+    environment = Game2048Environment()
+    environment.reset(f"game_2048/goal={goal}/train/000000", 0, {})
+    assert (environment.oracle() is not None) == (int(goal) <= 256)
 
 
 def test_first_boards_have_two_tiles() -> None:

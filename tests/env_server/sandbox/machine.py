@@ -26,13 +26,27 @@ def require_isolation(layers: frozenset[str]) -> None:
 
 
 def sandbox_processes() -> list[int]:
-    """Processes of any sandbox started by this Python."""
-    return [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if _is_sandbox(pid)]
+    """Processes of the sandboxes below this one, whoever else runs sandboxes; needs the fixture `adopts_orphans`."""
+    return [pid for pid in _descendants(os.getpid()) if _is_sandbox(pid)]
+
+
+def _descendants(ancestor: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
+        try:
+            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):  # gone since it was listed
+            continue
+        children.setdefault(parent, []).append(pid)
+    found = [ancestor]
+    for pid in found:
+        found += children.get(pid, ())
+    return found[1:]
 
 
 def _is_sandbox(pid: int) -> bool:
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:  # gone since it was listed
+    except (FileNotFoundError, ProcessLookupError):  # gone since it was listed
         return False
     return words[0] == sys.executable.encode() and b"env_server.sandbox.launcher" in words

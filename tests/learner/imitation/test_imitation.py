@@ -124,7 +124,7 @@ def test_too_few_demonstrations_are_refused(demonstrations: Path, tmp_path: Path
 
 
 def test_a_tokenizer_that_does_not_fit_the_model_is_refused(demonstrations: Path, tmp_path: Path) -> None:
-    small = _TINY.model_copy(update={"out": tmp_path / "small", "gate_min_probability": 0.0})
+    small = _TINY.model_copy(update={"out": tmp_path / "small", "steps": 1, "gate_min_probability": 0.0})
     run_imitation(demonstrations, small)
     tokenizer = train_tokenizer([str(number) for number in range(2000)], TokenizerConfig(vocab_size=600))
     tokenizer.save(str(tmp_path / "tokenizer.json"))

@@ -12,6 +12,10 @@ import pytest
 import tomli_w
 from rich.console import Console
 
+from clients.evaluate import write_results
+from clients.evaluation import summarise
+from clients.panel import Outcome
+from longturn.errors import EpisodeLostError
 from longturn.launch.broken import BrokenEvaluationError, judged
 from longturn.launch.command_lines import CommandLines
 from longturn.launch.config import EvaluationConfig
@@ -65,12 +69,24 @@ def test_few_broken_games_are_left_out_and_kept_with_their_reasons(tmp_path: Pat
     assert path.exists()
 
 
-@pytest.mark.parametrize("num_won", [0, 3])
-def test_too_many_are_named_and_the_play_is_put_aside(tmp_path: Path, num_won: int) -> None:
-    path = write_play(tmp_path, [*map(won, range(num_won)), broke(7, "WORKER_CRASHED"), broke(8, "STEP_TIMEOUT")])
+def test_too_many_are_named_and_the_play_is_put_aside(tmp_path: Path) -> None:
+    path = write_play(tmp_path, [*map(won, range(3)), broke(7, "WORKER_CRASHED"), broke(8, "STEP_TIMEOUT")])
     with pytest.raises(BrokenEvaluationError) as caught:
         judged(path, max_broken_share=0.3)
-    for words in (f"2 of {num_won + 2} games", "evaluation.max_broken_share = 0.3", "t7#0 WORKER_CRASHED, t8#0 STEP"):
+    for words in ("2 of 5 games", "evaluation.max_broken_share = 0.3", "t7#0 WORKER_CRASHED, t8#0 STEP"):
+        assert words in str(caught.value)
+    assert [path.name for path in path.parent.iterdir()] == ["before.t1.rejected"]
+
+
+def test_a_panel_of_which_every_game_broke_names_where_to_look(tmp_path: Path) -> None:
+    outcomes = [Outcome(entry=faulty_task(index), result=EpisodeLostError("gone")) for index in range(2)]
+    path = evaluation_path(tmp_path, "before", 1.0)
+    path.parent.mkdir()
+    write_results(path, summarise(outcomes), outcomes, {})
+    with pytest.raises(BrokenEvaluationError) as caught:
+        judged(path, max_broken_share=0.5)
+    logs = tmp_path / "logs"
+    for words in ("all 2 games broke: faulty/test/000000#0 EPISODE_LOST", f"{logs / 'env_server.log'} and {logs}"):
         assert words in str(caught.value)
     assert [path.name for path in path.parent.iterdir()] == ["before.t1.rejected"]
 

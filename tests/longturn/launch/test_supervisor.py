@@ -171,6 +171,18 @@ def test_a_one_shot_command_that_left_its_result_did_its_work(tmp_path: Path) ->
             supervisor.run(one_shot(tmp_path, "eval", source, result=tmp_path / "absent"))
 
 
+def test_the_first_command_to_fail_ends_the_others_and_is_named(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    begin = f"import os, time; from pathlib import Path; begun = Path({str(begun)!r})\n"
+    write_pid = "begun.with_suffix('.new').write_text(str(os.getpid())); begun.with_suffix('.new').rename(begun)\n"
+    forever = one_shot(tmp_path, "games", f"{begin}{write_pid}while True: time.sleep(60)")
+    fail = "from longturn.cli import fail\nwhile not begun.exists(): time.sleep(0.01)\nfail('no examples')"
+    fails = one_shot(tmp_path, "imitate", f"{begin}{fail}")
+    with make_supervisor([]) as supervisor, pytest.raises(DaemonFailedError, match="imitate failed: no examples"):
+        supervisor.run_all([forever, fails])
+    assert not is_alive(int(begun.read_text()))
+
+
 def test_asking_to_stop_ends_every_process(tmp_path: Path) -> None:
     asked: list[bool] = []
 

@@ -1,4 +1,5 @@
 # make train   install, then train a tiny agent on real TextWorld games, or go on with an interrupted run
+# make alfworld  install what the ALFWorld environment needs; builds its simulator from source the first time
 # make test    install, then run the default test suite
 # make lint    formatting, types, layering and the wire contract
 # make proto   regenerate longturn/v1 from proto/
@@ -7,7 +8,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-slow lint format proto bench clean
+.PHONY: help install alfworld train test test-slow lint format proto bench clean
 
 # One thread per process: the daemons are the parallelism.
 export OMP_NUM_THREADS ?= 1
@@ -23,13 +24,16 @@ CONFIG ?= configs/quickstart.toml
 TRAIN_FLAGS ?=
 PYTEST_FLAGS ?=
 MACHINE ?= $(shell uname -m)-$(shell nproc)core
+# Wheels built from source are kept for every checkout of this machine.
+WHEELS ?= $(HOME)/.cache/longturn/wheels
+DOWNWARD := $(shell sed -n 's/^fast-downward-textworld==//p' constraints/tested.txt)
 RESULT = benchmarks/results/$(shell date +%F)
 # Processes of the default suite: auto is one per core, 0 runs the tests one by one. A module stays in one process.
 TEST_WORKERS ?= auto
 MARKS := not slow and not gpu and not sglang and not java
 
 help:
-	@sed -n 's/^# //p' Makefile | head -6
+	@sed -n 's/^# //p' Makefile | head -7
 
 install: $(VENV)/.installed
 
@@ -40,6 +44,18 @@ $(VENV)/.installed: pyproject.toml constraints/tested.txt
 	@echo "installing into $(VENV); the first time takes some minutes"
 	@$(BIN)/python -m pip install --quiet --constraint constraints/tested.txt --editable '.[all,dev]' \
 	  && echo "installed in $$SECONDS s"
+	@touch $@
+
+alfworld: install $(VENV)/.alfworld
+
+# The package's build calls the command `python`, so the environment's own comes first.
+$(VENV)/.alfworld: $(VENV)/.installed
+	@command -v cmake >/dev/null && command -v g++ >/dev/null \
+	  || { echo "no cmake or no g++ found (the simulator of ALFWorld is built from source): install cmake, g++ and make"; exit 2; }
+	@ls $(WHEELS)/fast_downward_textworld-$(DOWNWARD)-*.whl >/dev/null 2>&1 \
+	  || { echo "building the simulator of ALFWorld into $(WHEELS), this once: some minutes"; \
+	    PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir $(WHEELS) fast-downward-textworld==$(DOWNWARD); }
+	@$(BIN)/python -m pip install --quiet --find-links $(WHEELS) --constraint constraints/tested.txt --editable '.[server-alfworld]'
 	@touch $@
 
 train: install
@@ -72,6 +88,7 @@ proto: install
 bench: install
 	$(BIN)/python benchmarks/bench_engine.py --output $(RESULT)-engine-$(MACHINE).md
 	$(BIN)/python benchmarks/bench_env_rpc.py --output $(RESULT)-env-rpc-$(MACHINE).md
+	$(BIN)/python benchmarks/bench_envs.py --output $(RESULT)-envs-$(MACHINE).md
 	$(BIN)/python benchmarks/bench_learner.py --output $(RESULT)-learner-head-$(MACHINE).json
 
 clean:

@@ -15,7 +15,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from longturn.extras import MODULES_BY_EXTRA, how_to_install
+from longturn.extras import MODULES_BY_EXTRA, OPTIONAL_EXTRAS, how_to_install
 
 _MIN_FREE_BYTES = 2 * 2**30
 
@@ -119,6 +119,7 @@ def _extra(extra: str) -> Finding:
         subject=f"extra {extra}",
         fact=f"missing {', '.join(missing)}" if missing else "installed",
         mend=how_to_install(extra) if missing else "",
+        is_needed=extra not in OPTIONAL_EXTRAS,
     )
 
 

@@ -1,5 +1,7 @@
 """Bundled environments keep what every environment promises."""
 
+from importlib.util import find_spec
+
 import pytest
 
 from clients.conformance.pytest_suite import ConformanceTests
@@ -17,6 +19,21 @@ class TestTextWorld(ConformanceTests):
         num_neighbours=64,
         num_resets=60,
         seconds=5.0,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("fast_downward") is None, reason="the extra server-alfworld is absent; run make alfworld")
+@pytest.mark.usefixtures("games")
+class TestAlfworld(ConformanceTests):
+    environment = "alfworld"
+    options = SuiteOptions(
+        filters={"source": "generated"},
+        tasks_per_split=2,
+        num_random_episodes=12,
+        num_neighbours=64,
+        num_resets=200,
+        seconds=10.0,
     )
 
 

@@ -47,12 +47,13 @@ class JavaRuntime:
             [java_program(), "-classpath", classpath, *memory, *options, *server],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            cwd=jar.parent,  # where a package's simulator looks for its other files
         )
         atexit.register(self.close)
         self._gateway = self._connect()
         # Simulators print every step; nobody reads it.
-        nowhere = self._gateway.jvm.java.io.OutputStream.nullOutputStream()
-        self._gateway.jvm.java.lang.System.setOut(self._gateway.jvm.java.io.PrintStream(nowhere))
+        java = self.packages.java
+        java.lang.System.setOut(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
 
     @property
     def pid(self) -> int:
@@ -72,7 +73,14 @@ class JavaRuntime:
         except Py4JJavaError as error:
             raise EnvironmentBrokenError(f"the simulator raised {error.java_exception.toString()}") from error
         except Py4JNetworkError as error:
-            raise SystemExit(f"the Java runtime {self.pid} is gone ({error}); its episodes are to be replayed") from error
+            raise SystemExit(
+                f"the Java runtime {self.pid} is gone ({error}); its episodes are to be replayed"
+            ) from error
+
+    def empty_array(self, java_class: Any) -> Any:
+        """An empty Java array of a class such as `packages.java.lang.Object`."""
+        with self.calling():
+            return self._gateway.new_array(java_class, 0)
 
     def release(self, java_object: Any) -> None:
         """Let the machine forget an object."""
@@ -108,7 +116,7 @@ def java_program() -> str:
     found = shutil.which(program)
     if found is None:
         raise EnvironmentBrokenError(f"no Java runtime: {program} is not found; {INSTALL_JAVA}")
-    return found
+    return os.path.abspath(found)
 
 
 def heap_mb() -> int:

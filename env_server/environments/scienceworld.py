@@ -23,6 +23,7 @@ from env_server.environment import (
     Transition,
 )
 from env_server.environments.digests import state_hash
+from env_server.environments.gold_path import GoldPath
 from env_server.environments.scienceworld_tasks import NEEDS_WIRES, SPLITS, Variation, find, listed
 from env_server.text import one_line
 from longturn.extras import how_to_install
@@ -59,8 +60,8 @@ KNOBS = (
         kind="choice",
         default="easy",
         choices=("easy", "none"),
-        description="easy: the package's preset, which the papers use: the simplifications below but open_containers, and "
-        "no_electrical_actions only where no electrical action is needed",
+        description="easy: the package's preset, which the papers use: the simplifications below but open_containers, "
+        "and no_electrical_actions only where no electrical action is needed",
     ),
     _switch("teleport", "`teleport to ROOM` is an action"),
     _switch("no_electrical_actions", "nothing can be connected; not for the tasks that need it"),
@@ -104,9 +105,9 @@ class ScienceWorldEnvironment(Environment):
         has_progress=True,
         random_success_ceiling=0.05,
         licence="Apache-2.0",
-        description="Science tasks in a simulated house. Task ids are TASK/VARIATION; list filters are `task` and `level` "
-        "(L0, L1, L2). Success is score 100. Focusing on a wrong thing ends an episode with score -100. Long tasks have "
-        "a default turn limit above 100.",
+        description="Science tasks in a simulated house. Task ids are TASK/VARIATION; list filters are `task` and "
+        "`level` (L0, L1, L2). Success is score 100. Focusing on a wrong thing ends an episode with score -100. Long "
+        "tasks have a default turn limit above 100.",
     )
 
     def __init__(self) -> None:
@@ -167,16 +168,16 @@ class _Episode:
     """A task from its first observation to its end."""
 
     def __init__(self, variation: Variation, simplifications: str, knobs: Mapping[str, KnobValue]) -> None:
-        from env_server.environments.scienceworld_simulator import shared_host
+        from env_server.environments.scienceworld_simulator import gold_path, shared_host
 
-        self._variation = variation
-        self._simplifications = simplifications
         self._knobs = knobs
         self._simulator: Simulator = shared_host().open(variation.task, variation.number, simplifications)
         self._score = 0
         self._is_over = False
         self._is_asked = False
-        self._played: list[str] = []
+        self._path = GoldPath(
+            lambda: gold_path(variation.task, variation.number, simplifications), takes_no_time=_TAKES_NO_TIME
+        )
 
     def start(self) -> Transition:
         task = self._simulator.ask("getTaskDescription").strip()
@@ -195,22 +196,11 @@ class _Episode:
         self._is_asked = reply.text.startswith(_ASKS_BACK)
         is_valid = not reply.text.startswith(_REFUSALS)
         if is_valid:
-            self._played.append(command)
+            self._path.follow(command)
         return self._transition(_tidy(reply.text), reward=self._score - before, is_valid=is_valid)
 
     def oracle(self) -> str | None:
-        from env_server.environments.scienceworld_simulator import gold_path
-
-        if self._is_over:
-            return None
-        path = gold_path(self._variation.task, self._variation.number, self._simplifications)
-        position = 0
-        for command in self._played:
-            if position < len(path) and command == path[position]:
-                position += 1
-            elif command not in _TAKES_NO_TIME:
-                return None
-        return path[position] if position < len(path) else None
+        return None if self._is_over else self._path.next()
 
     def close(self) -> None:
         self._simulator.close()

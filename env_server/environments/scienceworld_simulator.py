@@ -40,8 +40,6 @@ class Reply:
     """The task is done, or can be done no more."""
 
 
-
-
 class SimulatorHost:
     """A Java machine with any number of simulators, called from one thread."""
 

@@ -1,5 +1,6 @@
 # make train   install, then train a tiny agent on real TextWorld games, or go on with an interrupted run
 # make test    install, then run the default test suite
+# make java    install what scienceworld and textworld_express need besides a Java runtime; make test-java tests them
 # make lint    formatting, types, layering and the wire contract
 # make proto   regenerate longturn/v1 from proto/
 # make bench   run the benchmarks and write benchmarks/results/DATE-WHAT-MACHINE; MACHINE=NAME names this one
@@ -7,7 +8,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-slow lint format proto bench clean
+.PHONY: help install java train test test-slow test-java lint format proto bench clean
 
 # One thread per process: the daemons are the parallelism.
 export OMP_NUM_THREADS ?= 1
@@ -27,7 +28,7 @@ RESULT = benchmarks/results/$(shell date +%F)
 MARKS := not slow and not gpu and not sglang and not java
 
 help:
-	@sed -n 's/^# //p' Makefile | head -6
+	@sed -n 's/^# //p' Makefile | head -7
 
 install: $(VENV)/.installed
 
@@ -40,6 +41,14 @@ $(VENV)/.installed: pyproject.toml constraints/tested.txt
 	  && echo "installed in $$SECONDS s"
 	@touch $@
 
+java: $(VENV)/.installed-java
+
+$(VENV)/.installed-java: $(VENV)/.installed
+	@command -v java >/dev/null || [ -n "$$JAVA_HOME" ] || { echo "no Java runtime found: apt-get install openjdk-17-jre-headless"; exit 2; }
+	@$(BIN)/python -m pip install --quiet --constraint constraints/tested.txt \
+	  --editable '.[server-scienceworld,server-textworld-express]'
+	@touch $@
+
 train: install
 	if [ -e runs/$(RUN)/config.toml ]; then $(BIN)/longturn train --resume runs/$(RUN); \
 	else $(BIN)/longturn train --config $(CONFIG) --run $(RUN) $(TRAIN_FLAGS); fi
@@ -49,6 +58,9 @@ test: install
 
 test-slow: install
 	$(BIN)/python -m pytest -m "slow" $(PYTEST_FLAGS)
+
+test-java: java
+	$(BIN)/python -m pytest -m "java" $(PYTEST_FLAGS)
 
 lint: install
 	$(BIN)/ruff check .

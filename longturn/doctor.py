@@ -15,7 +15,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from longturn.extras import MODULES_BY_EXTRA, how_to_install
+from longturn.extras import MODULES_BY_EXTRA, OPTIONAL_EXTRAS, how_to_install
 
 _MIN_FREE_BYTES = 2 * 2**30
 
@@ -59,6 +59,17 @@ def _compiler() -> Finding:
         subject="C compiler",
         fact=path or "not found",
         mend="" if path else "games are interpreted by a library built from source: apt-get install gcc make",
+    )
+
+
+def _java() -> Finding:
+    home = os.environ.get("JAVA_HOME")
+    path = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
+    return Finding(
+        subject="Java runtime",
+        fact=path or "not found",
+        mend="" if path else "scienceworld and textworld_express run on it: apt-get install openjdk-17-jre-headless",
+        is_needed=False,
     )
 
 
@@ -119,12 +130,14 @@ def _extra(extra: str) -> Finding:
         subject=f"extra {extra}",
         fact=f"missing {', '.join(missing)}" if missing else "installed",
         mend=how_to_install(extra) if missing else "",
+        is_needed=extra not in OPTIONAL_EXTRAS,
     )
 
 
 _CHECKS: tuple[Callable[[], Finding], ...] = (
     _python,
     _compiler,
+    _java,
     _cores,
     _threads,
     _disk,

@@ -7,12 +7,20 @@ from collections.abc import Mapping
 
 MODULES_BY_EXTRA: Mapping[str, tuple[str, ...]] = {
     "server-textworld": ("textworld", "jericho"),
+    "server-scienceworld": ("scienceworld", "py4j"),
+    "server-textworld-express": ("textworld_express", "py4j"),
     "clients": ("aiohttp", "tokenizers", "jinja2"),
     "engine": ("aiohttp", "torch", "transformers", "safetensors"),
     "learner": ("torch", "transformers", "safetensors", "tokenizers", "numpy", "tensorboard"),
     "report": ("matplotlib",),
 }
-"""Extras of pyproject.toml that a run on one machine needs."""
+"""Extras of pyproject.toml, with the modules that each brings."""
+
+OPTIONAL_EXTRAS: Mapping[str, str] = {
+    "server-scienceworld": "make java",
+    "server-textworld-express": "make java",
+}
+"""Extras that `all` leaves out because only some runs need them: the command that installs each in a checkout."""
 
 _EXTRA_BY_PACKAGE = {"clients": "clients", "local_engine": "engine", "learner": "learner"}
 
@@ -29,4 +37,5 @@ def extra_for(error: ModuleNotFoundError) -> str | None:
 
 def how_to_install(extra: str) -> str:
     """The command that installs an extra. The package is not released yet, so every installation has a checkout."""
-    return f"in the checkout run: make install, or pip install --constraint constraints/tested.txt '.[{extra}]'"
+    target = OPTIONAL_EXTRAS.get(extra, "make install")
+    return f"in the checkout run: {target}, or pip install --constraint constraints/tested.txt '.[{extra}]'"

@@ -29,7 +29,7 @@ class GoldPath:
         return self._path[self._position] if not self._is_left and self._position < len(self._path) else None
 
     def _advance(self, path: Sequence[str], command: str) -> None:
-        if self._position < len(path) and command == path[self._position]:
+        if self._position < len(path) and command.lower() == path[self._position].lower():
             self._position += 1
-        elif command not in self._takes_no_time:
+        elif command.lower() not in self._takes_no_time:
             self._is_left = True

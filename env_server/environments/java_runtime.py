@@ -28,7 +28,16 @@ from longturn.extras import how_to_install
 HEAP_VARIABLE = "LONGTURN_JAVA_HEAP_MB"
 DEFAULT_HEAP_MB = 2048
 INSTALL_JAVA = "install one: apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
-_END_S = 5.0
+# The serial collector needs one thread, not one a core. The heap begins small, and stays near what is alive.
+_MEMORY = (
+    "-XX:+UseSerialGC",
+    "-Xms96m",
+    "-Xmn48m",
+    "-XX:MinHeapFreeRatio=20",
+    "-XX:MaxHeapFreeRatio=50",
+    "-XX:ReservedCodeCacheSize=64m",
+    "-XX:+ExitOnOutOfMemoryError",
+)
 
 # The client logs each lost connection with a trace of its own; what is lost is said once, by `lost`.
 logging.getLogger("py4j").setLevel(logging.CRITICAL)
@@ -40,13 +49,12 @@ class JavaRuntime:
     def __init__(self, jar: Path, options: Sequence[str] = ()) -> None:
         """Start it; raise `EnvironmentBrokenError` if there is no Java or it does not start."""
         classpath = os.pathsep.join((find_jar_path(), str(jar)))
-        # The serial collector keeps a small heap small, and one thread busy instead of one per core.
-        memory = (f"-Xmx{heap_mb()}m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError")
         server = ("py4j.GatewayServer", "--die-on-broken-pipe", "--enable-auth", "0")
         self._process = subprocess.Popen(
-            [java_program(), "-classpath", classpath, *memory, *options, *server],
+            [java_program(), "-classpath", classpath, f"-Xmx{heap_mb()}m", *_MEMORY, *options, *server],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            env=os.environ | {"MALLOC_ARENA_MAX": "2"},
             cwd=jar.parent,  # where a package's simulator looks for its other files
         )
         atexit.register(self.close)

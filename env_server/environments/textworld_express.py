@@ -139,9 +139,10 @@ class _Episode:
         assert self._reply is not None
         if self._is_over:
             raise RuntimeError("step after the end of the game")
-        command = one_line(action, max_chars=MAX_ACTION_CHARS)
-        if command is None:
+        line = one_line(action, max_chars=MAX_ACTION_CHARS)
+        if line is None:
             return self._transition(NOT_READ, is_valid=False)
+        command = _spelled(line, self._reply.valid_actions)
         before = self._reply.score
         self._reply = self._game.step(command)
         is_valid = not self._reply.text.startswith(_REFUSAL)
@@ -176,3 +177,11 @@ class _Episode:
             extras={name: value for name, value in extras.items() if self._knobs[name]},
             state_hash=state_hash(text, reply.look, reply.inventory, reply.score, self._is_over),
         )
+
+
+def _spelled(line: str, valid: Sequence[str]) -> str:
+    """The valid action that the line is but for its case, else the line: games read capitals as other words."""
+    if line in valid:
+        return line
+    lowered = line.lower()
+    return next((action for action in valid if action.lower() == lowered), line)

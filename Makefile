@@ -1,6 +1,7 @@
 # make train   install, then train a tiny agent on real TextWorld games, or go on with an interrupted run
-# make alfworld  install what the ALFWorld environment needs; builds its simulator from source the first time
+# make alfworld install what the ALFWorld environment needs; builds its simulator from source the first time
 # make test    install, then run the default test suite
+# make java    install what scienceworld and textworld_express need besides a Java runtime; make test-java tests them
 # make lint    formatting, types, layering and the wire contract
 # make proto   regenerate longturn/v1 from proto/
 # make bench   run the benchmarks and write benchmarks/results/DATE-WHAT-MACHINE; MACHINE=NAME names this one
@@ -8,7 +9,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install alfworld train test test-slow lint format proto bench clean
+.PHONY: help install alfworld java train test test-slow test-java lint format proto bench clean
 
 # One thread per process: the daemons are the parallelism.
 export OMP_NUM_THREADS ?= 1
@@ -33,7 +34,7 @@ TEST_WORKERS ?= auto
 MARKS := not slow and not gpu and not sglang and not java
 
 help:
-	@sed -n 's/^# //p' Makefile | head -7
+	@sed -n 's/^# //p' Makefile | head -9
 
 install: $(VENV)/.installed
 
@@ -58,6 +59,14 @@ $(VENV)/.alfworld: $(VENV)/.installed
 	@$(BIN)/python -m pip install --quiet --find-links $(WHEELS) --constraint constraints/tested.txt --editable '.[server-alfworld]'
 	@touch $@
 
+java: install $(VENV)/.java
+
+$(VENV)/.java: $(VENV)/.installed
+	@command -v java >/dev/null || [ -n "$$JAVA_HOME" ] || { echo "no Java runtime found: apt-get install openjdk-17-jre-headless"; exit 2; }
+	@$(BIN)/python -m pip install --quiet --constraint constraints/tested.txt \
+	  --editable '.[server-scienceworld,server-textworld-express]'
+	@touch $@
+
 train: install
 	if [ -e runs/$(RUN)/config.toml ]; then $(BIN)/longturn train --resume runs/$(RUN); \
 	else $(BIN)/longturn train --config $(CONFIG) --run $(RUN) $(TRAIN_FLAGS); fi
@@ -67,6 +76,9 @@ test: install
 
 test-slow: install
 	$(BIN)/python -m pytest -m "slow" $(PYTEST_FLAGS)
+
+test-java: java
+	$(BIN)/python -m pytest -m "java" $(PYTEST_FLAGS)
 
 lint: install
 	$(BIN)/ruff check .

@@ -138,6 +138,8 @@ class EnvironmentSpec:
     """One line for prompts: what an action looks like."""
     max_turns: int
     """Default turn limit."""
+    turn_limits: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
+    """Default turn limits of tasks that need another one, by the part of the task id before its first slash."""
     knobs: tuple[KnobSpec, ...] = ()
     determinism: Determinism = Determinism.EXACT
     is_forkable: bool = False
@@ -156,13 +158,18 @@ class EnvironmentSpec:
     description: str = ""
 
     def __post_init__(self) -> None:
-        if self.max_turns < 1:
-            raise ValueError(f"environment {self.name}: max_turns must be >= 1, got {self.max_turns}")
+        lowest = min(self.max_turns, *self.turn_limits.values())
+        if lowest < 1:
+            raise ValueError(f"environment {self.name}: max_turns must be >= 1, got {lowest}")
         if self.score_min > self.score_max:
             raise ValueError(f"environment {self.name}: score range [{self.score_min}, {self.score_max}] is empty")
         ceiling = self.random_success_ceiling
         if ceiling is not None and not 0.0 <= ceiling <= 1.0:
             raise ValueError(f"environment {self.name}: random_success_ceiling must be in [0, 1], got {ceiling}")
+
+    def turn_limit(self, task_id: str) -> int:
+        """The turn limit of a task where nobody asks for another."""
+        return self.turn_limits.get(task_id.partition("/")[0], self.max_turns)
 
     @property
     def is_replayable(self) -> bool:

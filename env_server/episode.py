@@ -103,7 +103,7 @@ class Episode:
         self.request = request
         self.spec = spec
         self.journal = journal
-        self.max_turns = request.max_turns or spec.max_turns
+        self.max_turns = request.max_turns or spec.turn_limit(request.task.task_id)
         self.born_at_s = self.renewed_at_s = self.active_at_s = now_s
         self.drop_at_s = 0.0
         self.worker: WorkerProcess | None = None

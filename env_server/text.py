@@ -17,3 +17,14 @@ def plain_command(action: str, *, max_chars: int) -> str | None:
     if len(command) > max_chars or not _PLAIN.fullmatch(command):
         return None
     return command
+
+
+def one_line(action: str, *, max_chars: int) -> str | None:
+    """The action with runs of spaces made one, blanks at the ends and full stops at the end dropped; may be empty.
+
+    None where anything but printable ASCII is left, or more than `max_chars` characters.
+    """
+    if len(action) > 4 * max_chars:
+        return None
+    line = " ".join(part for part in action.strip(" \t\r\n").rstrip(" .").split(" ") if part)
+    return line if len(line) <= max_chars and line.isascii() and line.isprintable() else None

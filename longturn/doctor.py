@@ -62,6 +62,17 @@ def _compiler() -> Finding:
     )
 
 
+def _java() -> Finding:
+    home = os.environ.get("JAVA_HOME")
+    path = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
+    return Finding(
+        subject="Java runtime",
+        fact=path or "not found",
+        mend="" if path else "scienceworld and textworld_express run on it: apt-get install openjdk-17-jre-headless",
+        is_needed=False,
+    )
+
+
 def _cores() -> Finding:
     num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     return Finding(
@@ -126,6 +137,7 @@ def _extra(extra: str) -> Finding:
 _CHECKS: tuple[Callable[[], Finding], ...] = (
     _python,
     _compiler,
+    _java,
     _cores,
     _threads,
     _disk,

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 MODULES_BY_EXTRA: Mapping[str, tuple[str, ...]] = {
     "server-textworld": ("textworld", "jericho"),
     "server-alfworld": ("textworld", "alfworld", "fast_downward"),
+    "server-scienceworld": ("scienceworld", "py4j"),
+    "server-textworld-express": ("textworld_express", "py4j"),
     "clients": ("aiohttp", "tokenizers", "jinja2"),
     "engine": ("aiohttp", "torch", "transformers", "safetensors"),
     "learner": ("torch", "transformers", "safetensors", "tokenizers", "numpy", "tensorboard"),
@@ -15,7 +17,11 @@ MODULES_BY_EXTRA: Mapping[str, tuple[str, ...]] = {
 }
 """Extras of pyproject.toml, with the modules that each brings."""
 
-OPTIONAL_EXTRAS: Mapping[str, str] = {"server-alfworld": "make alfworld"}
+OPTIONAL_EXTRAS: Mapping[str, str] = {
+    "server-alfworld": "make alfworld",
+    "server-scienceworld": "make java",
+    "server-textworld-express": "make java",
+}
 """Extras that `all` leaves out because only some runs need them: the command that installs each in a checkout."""
 
 _EXTRA_BY_PACKAGE = {"clients": "clients", "local_engine": "engine", "learner": "learner"}

@@ -53,3 +53,24 @@ class TestCode(ConformanceTests):
         if not isolation().is_whole:
             pytest.skip(f"the code environment did not run: {isolation().explain()}")
         super().setup_class()
+
+
+@pytest.mark.java
+@pytest.mark.timeout(600)
+class TestScienceWorld(ConformanceTests):
+    environment = "scienceworld"
+    options = SuiteOptions(
+        filters={"task": "find-living-thing"},
+        tasks_per_split=1,
+        num_random_episodes=4,
+        num_neighbours=16,
+        num_resets=200,
+        seconds=30.0,
+    )
+
+
+@pytest.mark.java
+@pytest.mark.timeout(600)
+class TestTextWorldExpress(ConformanceTests):
+    environment = "textworld_express"
+    options = SuiteOptions(tasks_per_split=8, num_random_episodes=24, num_neighbours=64, num_resets=500, seconds=15.0)

@@ -1,0 +1,152 @@
+"""One Java virtual machine under this process, which runs the simulators of one environment's package.
+
+Invariant: where the machine is gone, so is the worker. Its simulators hold episodes, and a worker's death is what the
+server knows how to mend: it starts another one and replays them.
+
+The machine listens on loopback only and asks for a token that this process alone knows. It ends when this process
+does, whichever way, since it reads from a pipe that closes then.
+"""
+
+import atexit
+import importlib.util
+import logging
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from py4j.java_gateway import GatewayParameters, JavaGateway, find_jar_path
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
+
+from env_server.environment import EnvironmentBrokenError
+from longturn.extras import how_to_install
+
+HEAP_VARIABLE = "LONGTURN_JAVA_HEAP_MB"
+DEFAULT_HEAP_MB = 2048
+INSTALL_JAVA = "install one: apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
+# The serial collector needs one thread, not one a core. The heap begins small, and stays near what is alive.
+_MEMORY = (
+    "-XX:+UseSerialGC",
+    "-Xms96m",
+    "-Xmn48m",
+    "-XX:MinHeapFreeRatio=20",
+    "-XX:MaxHeapFreeRatio=50",
+    "-XX:ReservedCodeCacheSize=64m",
+    "-XX:+ExitOnOutOfMemoryError",
+)
+
+# The client logs each lost connection with a trace of its own; what is lost is said once, by `lost`.
+logging.getLogger("py4j").setLevel(logging.CRITICAL)
+
+
+class JavaRuntime:
+    """A running machine with `jar` on its class path. Calls may come from one thread at a time."""
+
+    def __init__(self, jar: Path, options: Sequence[str] = ()) -> None:
+        """Start it; raise `EnvironmentBrokenError` if there is no Java or it does not start."""
+        classpath = os.pathsep.join((find_jar_path(), str(jar)))
+        server = ("py4j.GatewayServer", "--die-on-broken-pipe", "--enable-auth", "0")
+        self._process = subprocess.Popen(
+            [java_program(), "-classpath", classpath, f"-Xmx{heap_mb()}m", *_MEMORY, *options, *server],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {"MALLOC_ARENA_MAX": "2"},
+            cwd=jar.parent,  # where a package's simulator looks for its other files
+        )
+        atexit.register(self.close)
+        self._gateway = self._connect()
+        # Simulators print every step; nobody reads it.
+        java = self.packages.java
+        java.lang.System.setOut(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
+
+    @property
+    def pid(self) -> int:
+        """Process id of the machine."""
+        return self._process.pid
+
+    @property
+    def packages(self) -> Any:
+        """The root of Java's packages: `packages.java.lang.Math.max(1, 2)`."""
+        return self._gateway.jvm
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Calls into the machine belong in here: an exception there breaks the episode, its end ends this process."""
+        try:
+            yield
+        except Py4JJavaError as error:
+            raise EnvironmentBrokenError(f"the simulator raised {error.java_exception.toString()}") from error
+        except Py4JNetworkError as error:
+            raise SystemExit(
+                f"the Java runtime {self.pid} is gone ({error}); its episodes are to be replayed"
+            ) from error
+
+    def empty_array(self, java_class: Any) -> Any:
+        """An empty Java array of a class such as `packages.java.lang.Object`."""
+        with self.calling():
+            return self._gateway.new_array(java_class, 0)
+
+    def release(self, java_object: Any) -> None:
+        """Let the machine forget an object."""
+        with self.calling():
+            self._gateway.detach(java_object)
+
+    def close(self) -> None:
+        """End the machine; idempotent."""
+        atexit.unregister(self.close)
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def _connect(self) -> JavaGateway:
+        assert self._process.stdout is not None
+        lines = [self._process.stdout.readline().decode().strip() for _ in range(2)]
+        if not all(lines):
+            self.close()
+            raise EnvironmentBrokenError(
+                f"{java_program()} ended with code {self._process.returncode} (its message is in the log); "
+                f"Java 11 or newer is needed, {INSTALL_JAVA}"
+            )
+        port, token = lines
+        return JavaGateway(gateway_parameters=GatewayParameters(port=int(port), auth_token=token, auto_field=False))
+
+
+def java_program() -> str:
+    """Path of the Java to run: that of JAVA_HOME, else the one on the path. Raises `EnvironmentBrokenError`."""
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home) / "bin" / "java") if home else "java"
+    found = shutil.which(program)
+    if found is None:
+        raise EnvironmentBrokenError(f"no Java runtime: {program} is not found; {INSTALL_JAVA}")
+    return os.path.abspath(found)
+
+
+def heap_mb() -> int:
+    """What a machine's heap may grow to. Raises `EnvironmentBrokenError` where the variable holds no such number."""
+    text = os.environ.get(HEAP_VARIABLE, str(DEFAULT_HEAP_MB))
+    if not (text.isascii() and text.isdigit() and 64 <= int(text) <= 2**20):
+        raise EnvironmentBrokenError(f"{HEAP_VARIABLE} is a number of megabytes, 64 or more; got {text!r}")
+    return int(text)
+
+
+def jar_of(package: str, jar: str, *, needed: str, extra: str) -> Path:
+    """Path of a jar inside an installed package, which is not imported.
+
+    Raises `EnvironmentBrokenError` where the package is missing, or has another version than the needed one.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise EnvironmentBrokenError(f"No module named {package!r}; {how_to_install(extra)}")
+    try:
+        installed = version(package)
+    except PackageNotFoundError:
+        installed = "unknown"
+    if installed != needed:
+        raise EnvironmentBrokenError(f"{package} {installed} is installed, {needed} is needed; {how_to_install(extra)}")
+    return Path(spec.submodule_search_locations[0]) / jar

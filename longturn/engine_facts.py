@@ -31,6 +31,8 @@ class EngineFacts:
     """The release of SGLang whose fields and meanings it has; None if it does not say."""
     logprob_convention: LogprobConvention | None = None
     """What its logprobs mean; None if it does not say, as SGLang does not."""
+    num_ranks: int = 1
+    """Processes that share its weights (tensor parallelism)."""
 
     @property
     def has_version_spans(self) -> bool:
@@ -69,6 +71,7 @@ def read_server_info(body: bytes) -> EngineFacts:
         version=version,
         dialect=_release(version if is_sglang else str(fields.get("sglang_dialect") or "")),
         logprob_convention=_CONVENTIONS.get(str(fields.get("logprobs"))),
+        num_ranks=int(fields.get("tp_size") or 1),
     )
 
 

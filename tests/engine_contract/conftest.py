@@ -14,6 +14,7 @@ from tests.support.sglang_server import sglang_server
 __all__ = ["client", "contract", "local_engine", "models", "sglang_engine", "weights_root"]
 
 KEY = "secret"
+IDENTITY = ("sglang", "0.5.23")
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +27,8 @@ def sglang_engine(
     """
     url = os.environ.get("LONGTURN_CONTRACT_URL")
     if url:
-        yield Contract(client=EngineClient(base_url=url, api_key=KEY), models=models, tolerance=1e-4)
+        client = EngineClient(base_url=url, api_key=KEY)
+        yield Contract(client=client, models=models, tolerance=1e-4, identity=IDENTITY)
         return
     log = tmp_path_factory.mktemp("sglang") / "server.log"
     options = ["--api-key", KEY, "--max-queued-requests", str(MAX_QUEUED)]
@@ -39,7 +41,7 @@ def sglang_engine(
         options=options,
     ) as server:
         client = EngineClient(base_url=server.url, api_key=KEY)
-        yield Contract(client=client, models=models, tolerance=1e-4)
+        yield Contract(client=client, models=models, tolerance=1e-4, identity=IDENTITY)
         client.pool.shutdown(wait=False)
 
 
@@ -50,6 +52,12 @@ def sglang_engine(
 def session_engine(request: pytest.FixtureRequest) -> Contract:
     """The engine under test."""
     return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def kind(session_engine: Contract) -> str:
+    """What the engine under test calls itself."""
+    return session_engine.identity[0]
 
 
 @pytest.fixture

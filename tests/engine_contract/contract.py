@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,22 @@ import torch
 import transformers
 
 from tests.local_engine.engine_process import EngineClient, serving
-from tests.local_engine.tiny_models import save_model, tiny_model
+from tests.local_engine.tiny_models import EOS_ID, VOCAB_SIZE, save_model, tiny_model
 
 torch.set_num_threads(1)
 transformers.logging.disable_progress_bar()
 
 NUM_RUNNING = 16
 MAX_QUEUED = 60
+RARE_ID = VOCAB_SIZE - 1
+
+
+def contract_model(seed: int) -> Any:
+    """A random model that seldom samples the end of text or the vocabulary's last id, and never greedily."""
+    model = tiny_model("qwen2", seed=seed)
+    with torch.no_grad():
+        model.lm_head.weight[[EOS_ID, RARE_ID]] = 0.0
+    return model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +38,8 @@ class Contract:
     """Reference model by the weight path that loads it."""
     tolerance: float
     """Largest difference of a logprob."""
+    identity: tuple[str, str] = ("", "")
+    """Name and version that the engine is known by."""
 
     def reset(self) -> None:
         """Bring the engine back: nothing in flight, running, first weights, cold cache."""
@@ -42,14 +54,14 @@ def weights_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two versions of one tiny model."""
     root = tmp_path_factory.mktemp("weights")
     for seed in (0, 1):
-        save_model(tiny_model("qwen2", seed=seed), root / f"v{seed}")
+        save_model(contract_model(seed), root / f"v{seed}")
     return root
 
 
 @pytest.fixture(scope="session")
 def models() -> dict[str, Any]:
     """The same two versions in memory."""
-    return {f"v{seed}": tiny_model("qwen2", seed=seed) for seed in (0, 1)}
+    return {f"v{seed}": contract_model(seed) for seed in (0, 1)}
 
 
 @pytest.fixture(scope="session")
@@ -64,4 +76,9 @@ def local_engine(
         "max_queued_requests": MAX_QUEUED,
     }
     with serving(weights_root / "v0", scratch, **settings) as client:
-        yield Contract(client=client, models=models, tolerance=1e-4)
+        yield Contract(
+            client=client,
+            models=models,
+            tolerance=1e-4,
+            identity=("longturn-local", version("longturn")),
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import defaultdict
 
 import aiohttp
 
@@ -28,13 +29,13 @@ class EngineNames:
         self._metrics = metrics
         self._known: dict[str, EngineInfo] = {}
         self._ask_at_s: dict[str, float] = {}
-        self._asking = asyncio.Lock()
+        self._asking: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def of(self, engine: Engine, session: aiohttp.ClientSession) -> EngineInfo:
         """What the engine says it is; empty where it says nothing. A failure is counted, the first one logged."""
         if engine.url not in self._known:
-            # Many first turns end together: one of them asks, the others wait for its answer.
-            async with self._asking:
+            # Many first turns end together: one of them asks, the others of that engine wait for its answer.
+            async with self._asking[engine.url]:
                 if engine.url not in self._known and time.monotonic() >= self._ask_at_s.get(engine.url, 0.0):
                     await self._ask(engine, session)
         return self._known.get(engine.url, _UNNAMED)

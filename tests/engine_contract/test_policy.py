@@ -205,7 +205,7 @@ def test_a_cut_connection_costs_a_turn_nothing_but_time(contract: Contract) -> N
 
 def test_an_engine_that_does_not_answer_is_asked_again(contract: Contract) -> None:
     async def main() -> None:
-        async with policy_on(contract, request_timeout_s=0.5) as (policy, metrics):
+        async with policy_on(contract, request_timeout_s=1.5) as (policy, metrics):
             contract.client.post("/pause_generation", {"mode": "retract"})
             running = asyncio.create_task(turn(policy, num_tokens=3))
             await until(lambda: metrics.snapshot().get("actors/engine/lost_requests", 0) >= 2)

@@ -87,6 +87,7 @@ class SglangServer:
             options=options,
         )
         environment = os.environ | {"SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        environment["GLOO_SOCKET_IFNAME"] = "lo"
         environment.pop("PYTHONPATH", None)  # its packages are its own
         with log.open("ab") as file:
             self._process = subprocess.Popen(

@@ -7,7 +7,6 @@ ranks): an engine that dies breaks nobody else's load, and none waits for anothe
 
 from __future__ import annotations
 
-import logging
 import secrets
 import socket
 import time
@@ -28,8 +27,6 @@ from learner.config import BroadcastConfig
 from learner.engine_client import EngineClient, EngineError, EngineLostError, Target
 from longturn.engine_facts import EngineFacts
 from longturn.errors import ConfigError
-
-logger = logging.getLogger(__name__)
 
 _POLL_S = 0.001
 _DEVICE_OF_BACKEND = {"gloo": "cpu", "nccl": "cuda"}
@@ -70,19 +67,17 @@ class BroadcastTransport:
                 buckets = list(_buckets(target.folder, self._config.bucket_bytes))
                 for index, names in enumerate(buckets):
                     is_last = index == len(buckets) - 1
-                    # Queued requests would have a flush in the middle refused.
-                    news = (
-                        {"weight_version": version, "flush_cache": flush_cache} if is_last else {"flush_cache": False}
-                    )
-                    group.send(_read(target.folder, names, self._device), news)
+                    news: dict[str, object] = {"flush_cache": flush_cache and is_last}
+                    if is_last:
+                        news["weight_version"] = version
+                    group.send(_read(names, self._device), news)
 
 
 class _Group:
     """One engine and the learner, joined."""
 
-    def __init__(
-        self, engine: EngineClient, name: str, backend: Any, timeout_s: float
-    ) -> None:  # Any: untyped in torch
+    def __init__(self, engine: EngineClient, name: str, backend: Any, timeout_s: float) -> None:
+        """`backend` is torch's, which has no type there."""
         self._engine = engine
         self._name = name
         self._backend = backend
@@ -156,7 +151,13 @@ def _listener(address: str) -> socket.socket:
     """A socket at this address alone: by itself a store listens on all of them."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.bind((address, 0))
+    try:
+        listener.bind((address, 0))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"learner.publish.broadcast.address: {address} is no address of this machine: {error.strerror}"
+        ) from error
     listener.listen()
     return listener
 

@@ -50,7 +50,7 @@ test: install
 	$(BIN)/python -m pytest -m "$(MARKS)" $(PYTEST_FLAGS)
 
 test-slow: install
-	$(BIN)/python -m pytest -m "slow" $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -m "slow and not sglang" $(PYTEST_FLAGS)
 
 sglang-env: $(SGLANG_ENV)/.installed
 
@@ -67,7 +67,7 @@ $(SGLANG_ENV)/.installed: constraints/sglang.txt $(CPU_STUBS)
 	@touch $@
 
 test-sglang: install sglang-env
-	LONGTURN_SGLANG_ENV=$(abspath $(SGLANG_ENV)) $(BIN)/python -m pytest -m "sglang" $(PYTEST_FLAGS)
+	LONGTURN_SGLANG_ENV=$(abspath $(SGLANG_ENV)) $(BIN)/python -m pytest -m "sglang and not slow" $(PYTEST_FLAGS)
 
 lint: install
 	$(BIN)/ruff check .

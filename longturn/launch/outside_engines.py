@@ -43,6 +43,8 @@ class OutsideEngines:
             answer = self._call(url, "/update_weights_from_disk", {"model_path": str(model), "weight_version": version})
             if answer.get("success") is False:
                 raise OutsideEngineError(f"{url} did not load {model}: {answer.get('message')}")
+            # A learner that was killed in the middle of an update left it paused.
+            self._call(url, "/continue_generation", {})
         self.confirm(version)
 
     def confirm(self, version: str) -> None:

@@ -67,12 +67,12 @@ async def load(contract: Contract, folder: str, version: int, *, pause_mode: str
 
 def assert_spans_exact(contract: Contract, prompt: Sequence[int], completion: Completion, folders: list[str]) -> None:
     """Every token's logprob is that of the weights its span names; `folders` by policy version."""
-    scores = [chosen_logprobs(contract.models[folder], prompt, completion.token_ids) for folder in folders]
+    scores = {name: chosen_logprobs(contract.models[name], prompt, completion.token_ids) for name in set(folders)}
     edges = [0, *(span.end for span in completion.policy_spans)]
     assert [span.start for span in completion.policy_spans] == edges[:-1]
     assert edges[-1] == len(completion.token_ids)
     for span in completion.policy_spans:
-        expected = scores[span.policy_version][span.start : span.end]
+        expected = scores[folders[span.policy_version]][span.start : span.end]
         assert list(completion.logprobs[span.start : span.end]) == pytest.approx(expected, abs=contract.tolerance)
 
 
@@ -143,20 +143,26 @@ def test_a_frozen_turn_goes_on_under_new_weights_and_says_where(contract: Contra
     asyncio.run(main())
 
 
-def test_many_updates_while_many_turns_run_lose_no_turn_and_no_token(contract: Contract) -> None:
+@pytest.mark.parametrize(
+    ("num_turns", "num_updates"),
+    [(2 * NUM_RUNNING, 10), pytest.param(256, 100, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
+)
+def test_many_updates_while_many_turns_run_lose_no_turn_and_no_token(
+    contract: Contract, num_turns: int, num_updates: int
+) -> None:
     async def main() -> None:
-        prompts = [prompt_of(12, seed=900 + index) for index in range(2 * NUM_RUNNING)]
-        async with policy_on(contract) as (policy, _):
+        prompts = [prompt_of(12, seed=900 + index) for index in range(num_turns)]
+        async with policy_on(contract, turn_budget_s=600.0) as (policy, _):
             running = [
                 asyncio.create_task(turn(policy, prompt, key=f"episode-{index}", num_tokens=120, temperature=0.0))
                 for index, prompt in enumerate(prompts)
             ]
-            for version in range(1, 11):
+            for version in range(1, num_updates + 1):
                 await load(contract, f"v{version % 2}", version, pause_mode=("retract", "abort")[version % 2])
             completions = await asyncio.gather(*running)
         for prompt, completion in zip(prompts, completions, strict=True):
             assert len(completion.token_ids) == 120
-            assert_spans_exact(contract, prompt, completion, [f"v{version % 2}" for version in range(11)])
+            assert_spans_exact(contract, prompt, completion, [f"v{version % 2}" for version in range(num_updates + 1)])
 
     asyncio.run(main())
 

@@ -7,15 +7,25 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 
 import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer
 
+from clients.config import SglangConfig
+from clients.policies.base import Completion
+from clients.policies.engines import Engine, EngineRegistry
+from clients.policies.sglang import SglangPolicy
 from clients.renderer import load_tag_renderer
-from longturn.records import Task, Trajectory
+from longturn.metrics import Metrics
+from longturn.records import SamplingParams, Task, Trajectory
 from longturn.tag_format import TAGS
 from tests.clients.daemons import server_process
 from tests.clients.scripted_learner import ScriptedLearner, group, rules
 from tests.clients.test_pool import parts_of
+from tests.local_engine.tiny_models import chosen_logprobs
 from tests.support.recording_proxy import RecordingProxy, recording
 from tests.support.sglang_server import ROOT, SglangServer, sglang_python, sglang_server
 
@@ -24,6 +34,7 @@ pytestmark = [pytest.mark.sglang, pytest.mark.timeout(3600)]
 NUM_TURNS = 30
 NUM_GROUPS = 2
 GROUP_SIZE = 4
+BF16_TOLERANCE = 2e-2
 
 
 @pytest.fixture(scope="module")
@@ -100,3 +111,34 @@ def key_of(trajectory: Trajectory) -> str:
     assert trajectory.identity is not None
     identity = trajectory.identity
     return f"{identity.group_id}.{identity.attempt}.{identity.member_index}.{trajectory.retry_index}"
+
+
+def complete(server: SglangServer, prompt: list[int], *, num_tokens: int, **settings: str) -> Completion:
+    """One turn by the pool's policy."""
+
+    async def main() -> Completion:
+        engines = EngineRegistry([Engine(url=server.url)])
+        config = SglangConfig.model_validate({"request_timeout_s": 600.0, **settings})
+        sampling = SamplingParams(temperature=1.0, max_new_tokens=num_tokens, seed=3)
+        async with SglangPolicy(config, engines=engines, stop_token_ids=(), metrics=Metrics()) as policy:
+            return await policy.complete(prompt, sampling, episode_key="one", turn_index=0)
+
+    return asyncio.run(main())
+
+
+def test_logprobs_in_bfloat16_are_near_those_of_transformers(server: SglangServer, model: Path) -> None:
+    prompt = Tokenizer.from_file(str(model / "tokenizer.json")).encode("You stand in a kitchen. There is a door").ids
+    completion = complete(server, prompt, num_tokens=32)
+    reference = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).eval()
+    expected = chosen_logprobs(reference, prompt, completion.token_ids)
+    gaps = [abs(one - other) for one, other in zip(completion.logprobs, expected, strict=True)]
+    assert fmean(gaps) < BF16_TOLERANCE
+
+
+def test_a_grammar_holds(server: SglangServer, model: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    prompt = tokenizer.encode("You stand in a kitchen. You go").ids
+    for _ in range(3):
+        completion = complete(server, prompt, num_tokens=12, regex="(north|south|east|west)")
+        assert tokenizer.decode(list(completion.token_ids)) in ("north", "south", "east", "west")
+        prompt += completion.token_ids

@@ -2,6 +2,7 @@
 # make alfworld install what the ALFWorld environment needs; builds its simulator from source the first time
 # make test    install, then run the default test suite
 # make java    install what scienceworld and textworld_express need besides a Java runtime; make test-java tests them
+# make test-sglang  install SGLang in a folder of its own (3.4 GB), then run the tests that ask a real server
 # make lint    formatting, types, layering and the wire contract
 # make proto   regenerate longturn/v1 from proto/
 # make bench   run the benchmarks and write benchmarks/results/DATE-WHAT-MACHINE; MACHINE=NAME names this one
@@ -9,13 +10,14 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install alfworld java train test test-slow test-java lint format proto bench clean
+.PHONY: help install alfworld java train test test-slow test-java sglang-env test-sglang lint format proto bench clean
 
 # One thread per process: the daemons are the parallelism.
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 VENV ?= .venv
+SGLANG_ENV ?= .venv-sglang
 BIN := $(VENV)/bin
 SUPPORTED := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))
 PYTHON ?= $(shell for name in python3.11 python3.12 python3 python; do \
@@ -34,7 +36,7 @@ TEST_WORKERS ?= auto
 MARKS := not slow and not gpu and not sglang and not java
 
 help:
-	@sed -n 's/^# //p' Makefile | head -9
+	@sed -n 's/^# make/make/p' Makefile
 
 install: $(VENV)/.installed
 
@@ -75,7 +77,24 @@ test: install
 	$(BIN)/python -m pytest -m "$(MARKS)" -n $(TEST_WORKERS) --dist loadscope $(PYTEST_FLAGS)
 
 test-slow: install
-	$(BIN)/python -m pytest -m "slow" $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -m "slow and not sglang and not java" $(PYTEST_FLAGS)
+
+sglang-env: $(SGLANG_ENV)/.installed
+
+# The .pth file gives every interpreter of the folder, spawned children too, what a CPU needs in place of CUDA packages.
+CPU_STUBS := tests/support/longturn_sglang_cpu.py
+$(SGLANG_ENV)/.installed: constraints/sglang.txt $(CPU_STUBS)
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or 3.12 with venv found: install one, or run make PYTHON=/path/to/python"; exit 2; }
+	$(PYTHON) -m venv $(SGLANG_ENV)
+	@echo "installing SGLang into $(SGLANG_ENV), 3.4 GB; the first time takes some minutes"
+	@$(SGLANG_ENV)/bin/python -m pip install --quiet --no-deps --requirement constraints/sglang.txt
+	@site=$$($(SGLANG_ENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
+	  cp $(CPU_STUBS) "$$site" && echo 'import longturn_sglang_cpu' > "$$site/longturn_sglang_cpu.pth"
+	$(SGLANG_ENV)/bin/python -c 'import sglang; print("SGLang", sglang.__version__)'
+	@touch $@
+
+test-sglang: install sglang-env
+	LONGTURN_SGLANG_ENV=$(abspath $(SGLANG_ENV)) $(BIN)/python -m pytest -m "sglang and not slow" $(PYTEST_FLAGS)
 
 test-java: java
 	$(BIN)/python -m pytest -m "java" $(PYTEST_FLAGS)
@@ -104,5 +123,5 @@ bench: install
 	$(BIN)/python benchmarks/bench_learner.py --output $(RESULT)-learner-head-$(MACHINE).json
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info
+	rm -rf $(VENV) $(SGLANG_ENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -102,6 +102,17 @@ class SglangConfig(Config):
     """How long a turn waits for the announcement of the version that sampled it before it is discarded."""
     max_connections: int = Field(default=1024, ge=1)
     """Most requests in flight."""
+    regex: str = ""
+    """Regular expression that every completion must match; only in evaluation, and only where the engine has grammars.
+    Logprobs are then those of the constrained distribution, which the learner does not compute."""
+    json_schema: str = ""
+    """JSON schema that every completion must match, like `regex`; at most one of the two."""
+
+    @model_validator(mode="after")
+    def _one_grammar(self) -> Self:
+        if self.regex and self.json_schema:
+            raise ValueError("engine.regex and engine.json_schema are both set; set at most one")
+        return self
 
 
 class RendererConfig(Config):
@@ -151,6 +162,15 @@ class ActConfig(Config):
     """Port of /metrics on loopback; absent: none."""
     metrics_interval_s: float = Field(default=10.0, gt=0)
     """Seconds between rows in metrics/."""
+
+    @model_validator(mode="after")
+    def _samples_freely(self) -> Self:
+        if self.engine.regex or self.engine.json_schema:
+            raise ValueError(
+                "act.engine.regex and act.engine.json_schema must be empty: logprobs of a constrained completion are"
+                " not those that the learner computes; set eval.engine instead"
+            )
+        return self
 
 
 class EvalConfig(Config):

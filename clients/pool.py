@@ -192,7 +192,12 @@ class ActorPool:
 
     def _announce(self, endpoints: Iterable[dispatch_pb2.EngineEndpoint], policy_version: int, run_epoch: int) -> None:
         engines = [
-            Engine(url=endpoint.url.rstrip("/"), policy_version=endpoint.policy_version, api_key=endpoint.api_key)
+            Engine(
+                url=endpoint.url.rstrip("/"),
+                policy_version=endpoint.policy_version,
+                api_key=endpoint.api_key,
+                cache_salt=endpoint.cache_salt,
+            )
             for endpoint in endpoints
         ]
         if not self._engines.announce(engines, policy_version=policy_version, run_epoch=run_epoch):

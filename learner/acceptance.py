@@ -44,7 +44,8 @@ def _sampling_refusal(trajectory: Trajectory, rules: AcceptanceRules, purpose: P
     sampling, engine = trajectory.sampling, trajectory.engine
     if sampling is None or engine is None:
         return "NO_SAMPLING: sampling parameters and engine are needed to read its logprobs"
-    if engine.logprob_convention is not LogprobConvention.AFTER_TEMPERATURE:
+    # At temperature 1 both conventions are the same number.
+    if engine.logprob_convention is LogprobConvention.BEFORE_TEMPERATURE and sampling.temperature != 1.0:
         return "LOGPROB_CONVENTION: logprobs must be those after temperature"
     if purpose is Purpose.EVAL:
         return ""

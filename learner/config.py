@@ -104,6 +104,17 @@ class EngineConfig(Config):
     """File that holds its key."""
 
 
+class BroadcastConfig(Config):
+    """Weights over a process group, for SGLang engines that do not see the learner's disk."""
+
+    address: str = "127.0.0.1"
+    """Address of this machine that the engines reach; ports are free ones."""
+    backend: Literal["gloo", "nccl"] = "gloo"
+    """gloo sends from memory, nccl between GPUs."""
+    bucket_bytes: int = Field(default=512 * 2**20, ge=1)
+    """Most bytes that an engine receives before it loads them."""
+
+
 class PublishConfig(Config):
     """How new weights reach the engines."""
 
@@ -113,8 +124,12 @@ class PublishConfig(Config):
     """False: versions are announced without any engine, for pools that need none (replays, scripted policies)."""
     pause_mode: Literal["in_place", "retract", "abort"] = "retract"
     """What happens to running requests: keep their cache, recompute it under the new weights, or end them."""
-    cache_rule: Literal["flush", "keep"] = "flush"
-    """Whether cached prefixes of the old weights are dropped."""
+    transport: Literal["disk", "broadcast"] = "disk"
+    """Whether engines read the weight folder or get its tensors over a process group."""
+    broadcast: BroadcastConfig = BroadcastConfig()
+    """Settings of that group."""
+    cache_rule: Literal["flush", "salt", "keep"] = "flush"
+    """What becomes of cached prefixes of old weights: dropped, left to turns that began with them, or used by all."""
     confirm_timeout_s: float = Field(default=60.0, gt=0)
     """If no engine confirms a version within this time, the old one stays and an alarm is raised."""
     connect_timeout_s: float = Field(default=600.0, gt=0)
@@ -128,7 +143,8 @@ class PublishConfig(Config):
     def _cannot_flush_in_place(self) -> PublishConfig:
         if self.pause_mode == "in_place" and self.cache_rule == "flush":
             raise ValueError(
-                "pause_mode = in_place keeps the cache of running requests: set cache_rule = keep, or use retract"
+                "pause_mode = in_place keeps the cache of running requests: set cache_rule = keep or salt, or use"
+                " retract"
             )
         return self
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from learner.assigner import Announced
 from learner.dispatcher import Desk, Dispatcher
-from learner.engines import EngineClient, Target
+from learner.engine_client import EngineClient, Target
 from learner.ledger.batches import BatchProgress
 from learner.ledger.records import BatchOutcome, Evaluation, GroupVerdict, TakenBatch
 from longturn.errors import LongturnError
@@ -180,7 +180,10 @@ def announce(desk: Desk, target: Target, engines: Sequence[EngineClient]) -> Non
             training_step=target.training_step,
             engines=tuple(
                 dispatch_pb2.EngineEndpoint(
-                    url=engine.url, policy_version=target.policy_version, api_key=engine.api_key
+                    url=engine.url,
+                    policy_version=target.policy_version,
+                    api_key=engine.api_key,
+                    cache_salt=target.cache_salt,
                 )
                 for engine in engines
             ),

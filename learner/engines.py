@@ -7,112 +7,15 @@ never serves. What ends a keeper other than a fault of its engine is raised by `
 
 from __future__ import annotations
 
-import http.client
-import json
 import logging
 import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
-from longturn.errors import LongturnError
+from learner.engine_client import EngineClient, EngineError, EngineLostError, Target, UpdateRules
 
 logger = logging.getLogger(__name__)
 _CLOSE_TIMEOUT_S = 5.0
-
-
-class EngineError(LongturnError):
-    """An engine did not do what it was asked; the message is its own."""
-
-    reason = "ENGINE_ERROR"
-
-
-class EngineLostError(EngineError):
-    """An engine cannot be reached, or broke off in the middle of an answer."""
-
-    reason = "ENGINE_LOST"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """The weights that all engines shall hold."""
-
-    policy_version: int
-    training_step: int
-    folder: Path
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateRules:
-    """How an engine is brought to new weights."""
-
-    pause_mode: str
-    flush_cache: bool
-    timeout_s: float
-
-
-class EngineClient:
-    """The control calls of one engine, in SGLang's dialect."""
-
-    def __init__(self, url: str, api_key: str = "") -> None:
-        self.url = url.rstrip("/")
-        self.api_key = api_key
-
-    def weight_version(self, *, timeout_s: float) -> str:
-        """What the engine says it holds; EngineError if it does not answer."""
-        return str(self._call("/model_info", None, timeout_s).get("weight_version"))
-
-    def load(self, target: Target, rules: UpdateRules) -> None:
-        """Pause, load, continue; EngineError unless the engine then confirms the version. Always continues."""
-        self._call("/pause_generation", {"mode": rules.pause_mode}, rules.timeout_s)
-        try:
-            body = {
-                "model_path": str(target.folder),
-                "weight_version": str(target.policy_version),
-                "flush_cache": rules.flush_cache,
-            }
-            answer = self._call("/update_weights_from_disk", body, rules.timeout_s)
-        finally:
-            # An engine that was paused and failed to load must not hold its requests for ever; what it answers now
-            # carries its old version, and it is out of rotation.
-            self._call("/continue_generation", {}, rules.timeout_s)
-        if answer.get("success") is False:
-            raise EngineError(f"{self.url} refused the weights: {answer.get('message')}")
-        found = self.weight_version(timeout_s=rules.timeout_s)
-        if found != str(target.policy_version):
-            raise EngineError(f"{self.url} reports version {found} after loading {target.policy_version}")
-
-    def _call(self, path: str, body: Mapping[str, object] | None, timeout_s: float) -> dict[str, Any]:
-        request = urllib.request.Request(
-            f"{self.url}{path}",
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"}
-            | ({"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}),
-        )
-        try:
-            status, data = _exchange(request, timeout_s)
-            content = json.loads(data or b"{}") if status < 400 else {}
-        except (OSError, http.client.HTTPException) as error:
-            raise EngineLostError(f"{self.url}{path}: {error!r}") from error
-        except ValueError as error:
-            raise EngineError(f"{self.url}{path}: {error}") from error
-        if status >= 400:
-            raise EngineError(f"{self.url}{path}: {status} {data[:500].decode(errors='replace')}")
-        return content if isinstance(content, dict) else {}
-
-
-def _exchange(request: urllib.request.Request, timeout_s: float) -> tuple[int, bytes]:
-    """Status and body, whatever the status is."""
-    try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as response:
-            return response.status, response.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read()
 
 
 class EngineRegistry:

@@ -19,7 +19,7 @@ from learner.batch import Batch, BatchOptions, BatchTensors, tensors_of, tokens_
 from learner.checkpoint import save_checkpoint
 from learner.config import LearnConfig
 from learner.desk import TrainingDesk
-from learner.engines import Target
+from learner.engine_client import Target
 from learner.entropy_state import entropy_step, remember_entropy
 from learner.filters.selection import GroupFilter, Selection
 from learner.filters.streaming import StreamingMass

@@ -1,4 +1,4 @@
-"""Publishes weights over the disk: a sealed folder per version, then every engine loads it."""
+"""Publishes weights: a sealed folder per version, which every engine reads or is sent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from learner.checkpoint_files import MARKER, sealed_folder
-from learner.engines import EngineClient, EngineRegistry, Target
+from learner.engine_client import EngineClient, Target
+from learner.engines import EngineRegistry
 from longturn.errors import UnreachableError
 from longturn.status import StatusBoard
 
@@ -43,6 +44,7 @@ class Publisher:
         save_model: Callable[[Path], None],
         require_engine: bool,
         keep: int,
+        salts_cache: bool = False,
         board: StatusBoard,
         check_stop: Callable[[], None],
     ) -> None:
@@ -51,6 +53,7 @@ class Publisher:
         self._save_model = save_model
         self._require_engine = require_engine
         self._keep = keep
+        self._salts_cache = salts_cache
         self._board = board
         self._check_stop = check_stop
 
@@ -63,6 +66,7 @@ class Publisher:
             policy_version=policy_version,
             training_step=training_step,
             folder=self._folder / f"v{policy_version:06d}",
+            cache_salt=f"v{policy_version}" if self._salts_cache else "",
         )
         saved_s = time.monotonic()
         confirmed = self._offer(target, timeout_s)

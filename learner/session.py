@@ -14,11 +14,13 @@ from pathlib import Path
 import torch
 
 from learner.assigner import Assigner, DispatchRules
+from learner.broadcast import BroadcastTransport
 from learner.checkpoint import Resumed, choose_checkpoint, load_state, restore_optimizer
-from learner.config import EngineConfig, LearnConfig
+from learner.config import EngineConfig, LearnConfig, PublishConfig
 from learner.desk import StopRequested, TrainingDesk
 from learner.dispatcher import Dispatcher
-from learner.engines import EngineClient, EngineRegistry, UpdateRules
+from learner.engine_client import DiskTransport, EngineClient, Transport, UpdateRules
+from learner.engines import EngineRegistry
 from learner.ledger.store import Ledger
 from learner.ledger.tasks import TaskSchedule
 from learner.loop import run
@@ -249,6 +251,7 @@ class _Session:
                 pause_mode=settings.pause_mode,
                 flush_cache=settings.cache_rule == "flush",
                 timeout_s=settings.confirm_timeout_s,
+                transport=_transport(settings, self._config.model.device),
             ),
             check_interval_s=settings.check_interval_s,
             on_change=desk.announce,
@@ -261,6 +264,7 @@ class _Session:
             save_model=model.save,
             require_engine=settings.require_engine,
             keep=settings.keep_weights,
+            salts_cache=settings.cache_rule == "salt",
             board=self._status,
             check_stop=desk.check_stop,
         )
@@ -288,6 +292,12 @@ class _Session:
         self._status.set_fact("dispatch", dispatcher.address)
         write_ready(ready_file, facts)
         logger.info("listening for pools", extra=facts)
+
+
+def _transport(settings: PublishConfig, device: str) -> Transport:
+    return (
+        BroadcastTransport(settings.broadcast, device=device) if settings.transport == "broadcast" else DiskTransport()
+    )
 
 
 def _read_key(engine: EngineConfig) -> str:

@@ -124,7 +124,11 @@ def _messages() -> dict[str, Message]:
         "PolicyAnnouncement": dispatch_pb2.PolicyAnnouncement(
             policy_version=4,
             run_epoch=1,
-            engines=[dispatch_pb2.EngineEndpoint(url="http://127.0.0.1:30000", policy_version=4, api_key="k")],
+            engines=[
+                dispatch_pb2.EngineEndpoint(
+                    url="http://127.0.0.1:30000", policy_version=4, api_key="k", cache_salt="v4"
+                )
+            ],
         ),
         "GetStatusResponse": status_pb2.GetStatusResponse(
             daemon="learner",

@@ -22,6 +22,8 @@ class Engine:
     policy_version: int | None = None
     """Version that it confirmed; None for an engine outside a run."""
     api_key: str = field(default="", repr=False)
+    cache_salt: str = ""
+    """Only requests of one salt share cached prefixes; empty: none is sent."""
 
     @property
     def headers(self) -> dict[str, str]:

@@ -28,7 +28,7 @@ from clients.policies.sglang_reply import Segment, merge_spans, segment_from_rep
 from clients.shared_wait import SharedWait
 from longturn.errors import PolicyError, UnreachableError
 from longturn.metrics import Metrics
-from longturn.records import FinishReason, PolicySpan, SamplingParams
+from longturn.records import EngineInfo, FinishReason, LogprobConvention, PolicySpan, SamplingParams
 from longturn.status import StatusBoard
 
 logger = logging.getLogger(__name__)
@@ -44,6 +44,17 @@ class _IdTexts(dict[int, str]):
 
 _ID_TEXTS = _IdTexts()
 _RETRIED_STATUSES = frozenset({408, 425, 429, 499})
+
+
+def refuse_before_temperature(info: EngineInfo, temperature: float, *, who: str) -> None:
+    """PolicyError if the engine's logprobs are not those of the distribution that it sampled from."""
+    if info.logprob_convention is LogprobConvention.BEFORE_TEMPERATURE and temperature not in (0.0, 1.0):
+        raise PolicyError(
+            f"{who} reports logprobs before temperature, and sampling is at temperature {temperature:g}: start it "
+            "without SGLANG_RETURN_ORIGINAL_LOGPROB (vLLM: with --logprobs-mode processed_logprobs), or set "
+            "learner.play.temperature = 1",
+            reason="LOGPROB_CONVENTION",
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,6 +105,9 @@ class SglangPolicy:
         self._config = config
         self._engines = engines
         self._stop_token_ids = list(stop_token_ids)
+        self._grammar: dict[str, object] = {
+            name: text for name, text in (("regex", config.regex), ("json_schema", config.json_schema)) if text
+        }
         self._metrics = metrics
         self._wait = SharedWait(board, "engine", budget_s=config.turn_budget_s)
         self._backoff = Backoff(first_s=0.05, most_s=2.0)
@@ -141,12 +155,14 @@ class SglangPolicy:
         return self._engines.choose(turn.episode_key, avoid=turn.avoid)
 
     async def _finished(self, turn: _Turn, engine: Engine, finish_reason: FinishReason) -> Completion:
+        info = await self._names.of(engine, self._session)
+        refuse_before_temperature(info, turn.sampling.temperature, who=f"{turn.label}: {engine.url}")
         return Completion(
             token_ids=turn.token_ids,
             logprobs=turn.logprobs,
             policy_spans=turn.policy_spans,
             finish_reason=FinishReason.LENGTH if finish_reason is FinishReason.ABORT else finish_reason,
-            engine=await self._names.of(engine, self._session),
+            engine=info,
             cached_tokens=turn.cached_tokens,
         )
 
@@ -187,11 +203,12 @@ class SglangPolicy:
         """The reply's body; UnreachableError where another try may help, PolicyError where it may not."""
         try:
             async with self._session.post(
-                f"{engine.url}/generate", data=self._body(turn), headers=engine.headers
+                f"{engine.url}/generate", data=self._body(engine, turn), headers=engine.headers
             ) as response:
                 body = await response.read()
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             self._metrics.count("actors/engine/lost_requests")
+            self._names.forget(engine)
             raise UnreachableError(f"{engine.url}: {type(error).__name__} {error}") from error
         if response.status == 200:
             return body
@@ -205,17 +222,20 @@ class SglangPolicy:
         self._metrics.count("actors/engine/failed_requests")
         raise UnreachableError(f"{engine.url} answered {response.status}: {text}")
 
-    def _body(self, turn: _Turn) -> bytes:
+    def _body(self, engine: Engine, turn: _Turn) -> bytes:
         """The request's JSON. Prompts are long and their ids few: looking texts up is half the cost of dumping them."""
         input_ids = ",".join(map(_ID_TEXTS.__getitem__, turn.prompt_ids + turn.token_ids))
-        return f'{json.dumps(self._request(turn))[:-1]},"input_ids":[{input_ids}]}}'.encode()
+        return f'{json.dumps(self._request(engine, turn))[:-1]},"input_ids":[{input_ids}]}}'.encode()
 
-    def _request(self, turn: _Turn) -> dict[str, object]:
+    def _request(self, engine: Engine, turn: _Turn) -> dict[str, object]:
         sampling = turn.sampling
         seed = derive_seed(sampling.seed, turn.turn_index, turn.num_segments)
-        return {
-            "rid": f"{turn.episode_key}:{turn.turn_index}:{turn.num_segments}:{turn.num_failures}",
-            "sampling_params": {
+        salt: dict[str, object] = {"cache_salt": engine.cache_salt} if engine.cache_salt else {}
+        return salt | {
+            # An engine that ends an id ends all that begin with it: without the dot, attempt 1 would end attempt 10.
+            "rid": f"{turn.episode_key}:{turn.turn_index}:{turn.num_segments}:{turn.num_failures}.",
+            "sampling_params": self._grammar
+            | {
                 "max_new_tokens": turn.num_left,
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,

@@ -75,11 +75,11 @@ def _spans(meta: dict[str, Any], num_tokens: int) -> tuple[tuple[PolicySpan, ...
         return (), True
     whole: list[dict[str, Any]] = [{"version": meta.get("weight_version"), "start": 0, "end": num_tokens}]
     listed: list[dict[str, Any]] = meta.get("weight_versions") or whole
-    named = [(str(item["version"]), int(item["start"]), int(item["end"])) for item in listed]
+    all_named = [(str(item["version"]), int(item["start"]), int(item["end"])) for item in listed]
+    named = [(name, start, end) for name, start, end in all_named if end > start]
     spans = tuple(
         PolicySpan(start=start, end=end, policy_version=int(name) if name.isdecimal() else 0)
         for name, start, end in named
-        if end > start
     )
     edges = [0, *(span.end for span in spans)]
     if [span.start for span in spans] != edges[:-1] or edges[-1] != num_tokens:

@@ -46,10 +46,11 @@ class CommandLines:
             *_same_port("engine", facts),
         )
 
-    def learner(self, engine_url: str) -> Sequence[str]:
-        """The learner; it goes on from its newest checkpoint by itself."""
-        engines = f'[{{url="{engine_url}", api_key_file={json.dumps(str(self._layout.engine_key))}}}]'
-        return (*self._daemon("learn", "learner"), *_set(f"learner.publish.engines={engines}"))
+    def learner(self, engine_urls: str) -> Sequence[str]:
+        """The learner, with engines at these addresses, joined by commas; it goes on from its newest checkpoint."""
+        key_file = json.dumps(str(self._layout.engine_key))
+        engines = ", ".join(f'{{url="{url}", api_key_file={key_file}}}' for url in engine_urls.split(","))
+        return (*self._daemon("learn", "learner"), *_set(f"learner.publish.engines=[{engines}]"))
 
     def actors(self, server: str) -> Sequence[str]:
         """The actor pool."""

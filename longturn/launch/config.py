@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from longturn.config import Config
 from longturn.task_mix import TaskMixConfig
+
+EngineUrl = Annotated[str, Field(pattern="^https?://[^,]+$")]
 
 
 class RunConfig(Config):
@@ -27,6 +29,17 @@ class RunConfig(Config):
     """How long a daemon may take to become ready."""
     grace_s: float = Field(default=20.0, gt=0)
     """How long a daemon may take to end; then it is killed."""
+    engine_urls: tuple[EngineUrl, ...] = ()
+    """Engines that are started elsewhere, such as SGLang servers; none: the launcher starts the one of `[engine]`. They
+    must see the run's folder."""
+    engine_api_key_file: Path | None = None
+    """File with the key of the engines in `engine_urls`; absent: they ask for none."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.engine_api_key_file is not None and not self.engine_urls:
+            raise ValueError("run.engine_api_key_file belongs to run.engine_urls, which is empty")
+        return self
 
 
 class TaskSetConfig(Config):

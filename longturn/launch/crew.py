@@ -10,6 +10,7 @@ from longturn.errors import UnreachableError
 from longturn.launch.command_lines import CommandLines
 from longturn.launch.config import RunConfig
 from longturn.launch.layout import RunLayout
+from longturn.launch.outside_engines import OutsideEngines
 from longturn.launch.supervisor import DaemonSpec, Facts, Supervisor
 from longturn.status import get_status
 from longturn.v1 import status_pb2
@@ -22,13 +23,27 @@ Command = Callable[[Facts | None, int], Sequence[str]]
 class Crew:
     """Env server, engine, learner and actors of one run."""
 
-    def __init__(self, supervisor: Supervisor, commands: CommandLines, layout: RunLayout, config: RunConfig) -> None:
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        commands: CommandLines,
+        layout: RunLayout,
+        config: RunConfig,
+        *,
+        say: Callable[[str], None],
+    ) -> None:
         self._supervisor = supervisor
         self._commands = commands
         self._layout = layout
         self._config = config
         self._addresses: dict[str, str] = {}
         self._served_model: Path | None = None
+        self._outside: OutsideEngines | None = None
+        if config.engine_urls:
+            key = layout.engine_key.read_text(encoding="utf-8")
+            self._outside = OutsideEngines(
+                config.engine_urls, key, wait_s=config.ready_timeout_s, tick=supervisor.tick, say=say
+            )
 
     def env_server(self) -> str:
         """Address of the env server, started if it does not run."""
@@ -38,7 +53,13 @@ class Crew:
         return self._addresses["env_server"]
 
     def engine(self, model: Path, version: str) -> str:
-        """Address of an engine that serves `model` as `version`; one that serves another model is started anew."""
+        """Address of an engine that serves `model` as `version`; one that serves another model is started anew.
+
+        Engines started elsewhere load it; their addresses are joined by commas.
+        """
+        if self._outside is not None:
+            self._outside.load(model, version)
+            return ",".join(self._outside.urls)
         if self._supervisor.is_running("engine") and self._served_model == model:
             return self._addresses["engine"]
         self._supervisor.stop("engine")
@@ -49,6 +70,11 @@ class Crew:
         facts = self._supervisor.start_and_wait(self._spec("engine", command))
         self._addresses["engine"], self._served_model = str(facts["url"]), model
         return self._addresses["engine"]
+
+    def confirm_engine(self, version: str) -> None:
+        """Raise OutsideEngineError if an engine that is not watched from here lost the version."""
+        if self._outside is not None:
+            self._outside.confirm(version)
 
     def weights_changed(self) -> None:
         """Say that the engine no longer serves what it was started with."""

@@ -45,11 +45,24 @@ def run_document(document: Tree, layout: RunLayout, *, seed: int) -> Tree:
     return filled
 
 
-def write_engine_key(layout: RunLayout) -> None:
-    """Write a fresh key for the run's engine, readable by its owner alone."""
+def write_engine_key(layout: RunLayout, config: RunConfig) -> None:
+    """Write the key of the run's engines, readable by its owner alone: a fresh one, or that of engines elsewhere."""
+    key = secrets.token_urlsafe(32)
+    if config.engine_urls:
+        key = _outside_key(config.engine_api_key_file)
     with naming(layout.engine_key):
-        layout.engine_key.write_text(secrets.token_urlsafe(32), encoding="utf-8")
+        layout.engine_key.touch(mode=0o600)
         layout.engine_key.chmod(0o600)
+        layout.engine_key.write_text(key, encoding="utf-8")
+
+
+def _outside_key(path: Path | None) -> str:
+    if path is None:
+        return ""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigError(f"run.engine_api_key_file: {path} cannot be read: {error.strerror}") from error
 
 
 def imitation_steps(config: Path) -> float:

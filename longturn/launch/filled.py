@@ -36,7 +36,9 @@ INSTEAD: Mapping[str, str] = {
     "learner.tasks.path": "set tasks.train",
     "learner.evaluation.path": "set tasks.valid",
     "learner.dispatch.address": _DISPATCH,
-    "learner.publish.engines": "set [engine]; the launcher starts the engine and passes its address on",
+    "learner.publish.engines": (
+        "set [engine], or run.engine_urls for engines started elsewhere; the launcher passes their addresses on"
+    ),
 }
 """What to do instead of setting each."""
 

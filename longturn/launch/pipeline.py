@@ -234,6 +234,12 @@ def play(run: Run, point: str, panel: str, temperature: float, model: Path, vers
             result=out,
         )
         with_server_count(run, title, shot, min(config.num_tasks, len(read_tasks(run.layout.tasks(panel)))))
+        try:
+            run.crew.confirm_engine(version)
+        except LongturnError:
+            # Other weights played a part of it; the next start plays it again.
+            out.unlink()
+            raise
     result = judged(out, max_broken_share=config.max_broken_share)
     if result.broken_by_task:
         run.screen.say(f"{title}: {broken_games(result.as_summary())} of {result.num_tasks} games, which are no result")

@@ -126,7 +126,7 @@ def _supervise(layout: RunLayout, work: Callable[[Run], None], console: Console,
     ):
         screen.say(f"run folder: {_shown(layout.folder)}")
         _note_changes(layout, screen)
-        crew = Crew(supervisor, commands, layout, settings.run)
+        crew = Crew(supervisor, commands, layout, settings.run, say=screen.say)
         phases = PhaseLog(layout.phases, say=screen.say)
         try:
             work(
@@ -152,7 +152,7 @@ def _write_run(layout: RunLayout, document: Tree, settings: LaunchConfig) -> Non
     seed = settings.run.seed
     filled = run_document(document, layout, seed=seed)
     write_whole(layout.source, tomli_w.dumps(document))
-    write_engine_key(layout)
+    write_engine_key(layout, settings.run)
     facts = {
         "run": settings.run.name,
         "seed": seed,

@@ -26,47 +26,47 @@ from longturn.v1 import environment_pb2 as longturn_dot_v1_dot_environment__pb2
 from longturn.v1 import trajectory_pb2 as longturn_dot_v1_dot_trajectory__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1alongturn/v1/dispatch.proto\x12\x0blongturn.v1\x1a\x1dlongturn/v1/environment.proto\x1a\x1clongturn/v1/trajectory.proto\"\xc9\x04\n\x08\x45nvelope\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x12.longturn.v1.HelloH\x00\x12\'\n\x07welcome\x18\x02 \x01(\x0b\x32\x14.longturn.v1.WelcomeH\x00\x12\x32\n\rgroup_request\x18\x03 \x01(\x0b\x32\x19.longturn.v1.GroupRequestH\x00\x12\x38\n\x10group_assignment\x18\x04 \x01(\x0b\x32\x1c.longturn.v1.GroupAssignmentH\x00\x12:\n\x11submit_trajectory\x18\x05 \x01(\x0b\x32\x1d.longturn.v1.SubmitTrajectoryH\x00\x12\x1f\n\x03\x61\x63k\x18\x06 \x01(\x0b\x32\x10.longturn.v1.AckH\x00\x12\x30\n\x0cgroup_failed\x18\x07 \x01(\x0b\x32\x18.longturn.v1.GroupFailedH\x00\x12>\n\x13policy_announcement\x18\x08 \x01(\x0b\x32\x1f.longturn.v1.PolicyAnnouncementH\x00\x12+\n\theartbeat\x18\t \x01(\x0b\x32\x16.longturn.v1.HeartbeatH\x00\x12+\n\nend_of_run\x18\n \x01(\x0b\x32\x15.longturn.v1.EndOfRunH\x00\x12\'\n\x07goodbye\x18\x0b \x01(\x0b\x32\x14.longturn.v1.GoodbyeH\x00\x12\'\n\x07refusal\x18\x0c \x01(\x0b\x32\x14.longturn.v1.RefusalH\x00\x42\x06\n\x04\x62ody\"s\n\x05Hello\x12\x0f\n\x07pool_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x18\n\x10protocol_version\x18\x03 \x01(\t\x12\x16\n\x0etokenizer_hash\x18\x04 \x01(\t\x12\x12\n\nnum_actors\x18\x05 \x01(\r\"F\n\x0e\x45ngineEndpoint\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x04\x12\x0f\n\x07\x61pi_key\x18\x03 \x01(\t\"\xc6\x01\n\tPlayRules\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\x16\n\x0emax_new_tokens\x18\x02 \x01(\r\x12\x11\n\tmax_turns\x18\x03 \x01(\r\x12\x1a\n\x12max_episode_tokens\x18\x04 \x01(\r\x12\x15\n\rmax_episode_s\x18\x05 \x01(\x01\x12\x13\n\x0bmax_group_s\x18\x06 \x01(\x01\x12\x15\n\rwith_progress\x18\x07 \x01(\x08\x12\x1a\n\x12max_member_retries\x18\x08 \x01(\r\"\xf7\x01\n\x07Welcome\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x11\n\trun_epoch\x18\x02 \x01(\x04\x12\x15\n\rconfig_digest\x18\x03 \x01(\t\x12\x18\n\x10protocol_version\x18\x04 \x01(\t\x12,\n\x07\x65ngines\x18\x05 \x03(\x0b\x32\x1b.longturn.v1.EngineEndpoint\x12\x16\n\x0epolicy_version\x18\x06 \x01(\x04\x12%\n\x05rules\x18\x07 \x01(\x0b\x32\x16.longturn.v1.PlayRules\x12\x16\n\x0etokenizer_hash\x18\x08 \x01(\t\x12\x13\n\x0bheartbeat_s\x18\t \x01(\x01\"*\n\x07Refusal\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"M\n\x0cGroupRequest\x12\x13\n\x0b\x66ree_actors\x18\x01 \x01(\r\x12(\n\rproposed_task\x18\x02 \x01(\x0b\x32\x11.longturn.v1.Task\"\xdf\x02\n\x0fGroupAssignment\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x1f\n\x04task\x18\x03 \x01(\x0b\x32\x11.longturn.v1.Task\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x16\n\x0emember_indices\x18\x05 \x03(\r\x12\x16\n\x0esampling_seeds\x18\x06 \x03(\x04\x12%\n\x07purpose\x18\x07 \x01(\x0e\x32\x14.longturn.v1.Purpose\x12\x12\n\ngroup_size\x18\x08 \x01(\r\x12\x1a\n\x12min_policy_version\x18\t \x01(\x04\x12\x1f\n\x12max_policy_version\x18\n \x01(\x04H\x00\x88\x01\x01\x12\x11\n\ttask_kind\x18\x0b \x01(\t\x12\x18\n\x0btemperature\x18\x0c \x01(\x01H\x01\x88\x01\x01\x42\x15\n\x13_max_policy_versionB\x0e\n\x0c_temperature\"Y\n\x10SubmitTrajectory\x12\x12\n\ntrajectory\x18\x01 \x01(\x0c\x12\x31\n\x08identity\x18\x02 \x01(\x0b\x32\x1f.longturn.v1.TrajectoryIdentity\"r\n\x03\x41\x63k\x12\x31\n\x08identity\x18\x01 \x01(\x0b\x32\x1f.longturn.v1.TrajectoryIdentity\x12(\n\x07verdict\x18\x02 \x01(\x0e\x32\x17.longturn.v1.AckVerdict\x12\x0e\n\x06reason\x18\x03 \x01(\t\"Q\n\x0bGroupFailed\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07message\x18\x04 \x01(\t\"m\n\x12PolicyAnnouncement\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12\x11\n\trun_epoch\x18\x02 \x01(\x04\x12,\n\x07\x65ngines\x18\x03 \x03(\x0b\x32\x1b.longturn.v1.EngineEndpoint\"3\n\x0eHeldAssignment\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\"\x99\x01\n\tHeartbeat\x12)\n\x04held\x18\x01 \x03(\x0b\x32\x1b.longturn.v1.HeldAssignment\x12\x18\n\x10running_episodes\x18\x02 \x01(\r\x12\x1c\n\x14unacked_trajectories\x18\x03 \x01(\r\x12\x16\n\x0epolicy_version\x18\x04 \x01(\x04\x12\x11\n\trun_epoch\x18\x05 \x01(\x04\"\x1a\n\x08\x45ndOfRun\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x19\n\x07Goodbye\x12\x0e\n\x06reason\x18\x01 \x01(\t*G\n\x07Purpose\x12\x17\n\x13PURPOSE_UNSPECIFIED\x10\x00\x12\x11\n\rPURPOSE_TRAIN\x10\x01\x12\x10\n\x0cPURPOSE_EVAL\x10\x02*\x93\x01\n\nAckVerdict\x12\x1b\n\x17\x41\x43K_VERDICT_UNSPECIFIED\x10\x00\x12\x18\n\x14\x41\x43K_VERDICT_ACCEPTED\x10\x01\x12\x19\n\x15\x41\x43K_VERDICT_DUPLICATE\x10\x02\x12\x1a\n\x16\x41\x43K_VERDICT_SUPERSEDED\x10\x03\x12\x17\n\x13\x41\x43K_VERDICT_REFUSED\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1alongturn/v1/dispatch.proto\x12\x0blongturn.v1\x1a\x1dlongturn/v1/environment.proto\x1a\x1clongturn/v1/trajectory.proto\"\xc9\x04\n\x08\x45nvelope\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x12.longturn.v1.HelloH\x00\x12\'\n\x07welcome\x18\x02 \x01(\x0b\x32\x14.longturn.v1.WelcomeH\x00\x12\x32\n\rgroup_request\x18\x03 \x01(\x0b\x32\x19.longturn.v1.GroupRequestH\x00\x12\x38\n\x10group_assignment\x18\x04 \x01(\x0b\x32\x1c.longturn.v1.GroupAssignmentH\x00\x12:\n\x11submit_trajectory\x18\x05 \x01(\x0b\x32\x1d.longturn.v1.SubmitTrajectoryH\x00\x12\x1f\n\x03\x61\x63k\x18\x06 \x01(\x0b\x32\x10.longturn.v1.AckH\x00\x12\x30\n\x0cgroup_failed\x18\x07 \x01(\x0b\x32\x18.longturn.v1.GroupFailedH\x00\x12>\n\x13policy_announcement\x18\x08 \x01(\x0b\x32\x1f.longturn.v1.PolicyAnnouncementH\x00\x12+\n\theartbeat\x18\t \x01(\x0b\x32\x16.longturn.v1.HeartbeatH\x00\x12+\n\nend_of_run\x18\n \x01(\x0b\x32\x15.longturn.v1.EndOfRunH\x00\x12\'\n\x07goodbye\x18\x0b \x01(\x0b\x32\x14.longturn.v1.GoodbyeH\x00\x12\'\n\x07refusal\x18\x0c \x01(\x0b\x32\x14.longturn.v1.RefusalH\x00\x42\x06\n\x04\x62ody\"s\n\x05Hello\x12\x0f\n\x07pool_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x18\n\x10protocol_version\x18\x03 \x01(\t\x12\x16\n\x0etokenizer_hash\x18\x04 \x01(\t\x12\x12\n\nnum_actors\x18\x05 \x01(\r\"Z\n\x0e\x45ngineEndpoint\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x04\x12\x0f\n\x07\x61pi_key\x18\x03 \x01(\t\x12\x12\n\ncache_salt\x18\x04 \x01(\t\"\xc6\x01\n\tPlayRules\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\x16\n\x0emax_new_tokens\x18\x02 \x01(\r\x12\x11\n\tmax_turns\x18\x03 \x01(\r\x12\x1a\n\x12max_episode_tokens\x18\x04 \x01(\r\x12\x15\n\rmax_episode_s\x18\x05 \x01(\x01\x12\x13\n\x0bmax_group_s\x18\x06 \x01(\x01\x12\x15\n\rwith_progress\x18\x07 \x01(\x08\x12\x1a\n\x12max_member_retries\x18\x08 \x01(\r\"\xf7\x01\n\x07Welcome\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x11\n\trun_epoch\x18\x02 \x01(\x04\x12\x15\n\rconfig_digest\x18\x03 \x01(\t\x12\x18\n\x10protocol_version\x18\x04 \x01(\t\x12,\n\x07\x65ngines\x18\x05 \x03(\x0b\x32\x1b.longturn.v1.EngineEndpoint\x12\x16\n\x0epolicy_version\x18\x06 \x01(\x04\x12%\n\x05rules\x18\x07 \x01(\x0b\x32\x16.longturn.v1.PlayRules\x12\x16\n\x0etokenizer_hash\x18\x08 \x01(\t\x12\x13\n\x0bheartbeat_s\x18\t \x01(\x01\"*\n\x07Refusal\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"M\n\x0cGroupRequest\x12\x13\n\x0b\x66ree_actors\x18\x01 \x01(\r\x12(\n\rproposed_task\x18\x02 \x01(\x0b\x32\x11.longturn.v1.Task\"\xdf\x02\n\x0fGroupAssignment\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x1f\n\x04task\x18\x03 \x01(\x0b\x32\x11.longturn.v1.Task\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x16\n\x0emember_indices\x18\x05 \x03(\r\x12\x16\n\x0esampling_seeds\x18\x06 \x03(\x04\x12%\n\x07purpose\x18\x07 \x01(\x0e\x32\x14.longturn.v1.Purpose\x12\x12\n\ngroup_size\x18\x08 \x01(\r\x12\x1a\n\x12min_policy_version\x18\t \x01(\x04\x12\x1f\n\x12max_policy_version\x18\n \x01(\x04H\x00\x88\x01\x01\x12\x11\n\ttask_kind\x18\x0b \x01(\t\x12\x18\n\x0btemperature\x18\x0c \x01(\x01H\x01\x88\x01\x01\x42\x15\n\x13_max_policy_versionB\x0e\n\x0c_temperature\"Y\n\x10SubmitTrajectory\x12\x12\n\ntrajectory\x18\x01 \x01(\x0c\x12\x31\n\x08identity\x18\x02 \x01(\x0b\x32\x1f.longturn.v1.TrajectoryIdentity\"r\n\x03\x41\x63k\x12\x31\n\x08identity\x18\x01 \x01(\x0b\x32\x1f.longturn.v1.TrajectoryIdentity\x12(\n\x07verdict\x18\x02 \x01(\x0e\x32\x17.longturn.v1.AckVerdict\x12\x0e\n\x06reason\x18\x03 \x01(\t\"Q\n\x0bGroupFailed\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07message\x18\x04 \x01(\t\"m\n\x12PolicyAnnouncement\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12\x11\n\trun_epoch\x18\x02 \x01(\x04\x12,\n\x07\x65ngines\x18\x03 \x03(\x0b\x32\x1b.longturn.v1.EngineEndpoint\"3\n\x0eHeldAssignment\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\"\x99\x01\n\tHeartbeat\x12)\n\x04held\x18\x01 \x03(\x0b\x32\x1b.longturn.v1.HeldAssignment\x12\x18\n\x10running_episodes\x18\x02 \x01(\r\x12\x1c\n\x14unacked_trajectories\x18\x03 \x01(\r\x12\x16\n\x0epolicy_version\x18\x04 \x01(\x04\x12\x11\n\trun_epoch\x18\x05 \x01(\x04\"\x1a\n\x08\x45ndOfRun\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x19\n\x07Goodbye\x12\x0e\n\x06reason\x18\x01 \x01(\t*G\n\x07Purpose\x12\x17\n\x13PURPOSE_UNSPECIFIED\x10\x00\x12\x11\n\rPURPOSE_TRAIN\x10\x01\x12\x10\n\x0cPURPOSE_EVAL\x10\x02*\x93\x01\n\nAckVerdict\x12\x1b\n\x17\x41\x43K_VERDICT_UNSPECIFIED\x10\x00\x12\x18\n\x14\x41\x43K_VERDICT_ACCEPTED\x10\x01\x12\x19\n\x15\x41\x43K_VERDICT_DUPLICATE\x10\x02\x12\x1a\n\x16\x41\x43K_VERDICT_SUPERSEDED\x10\x03\x12\x17\n\x13\x41\x43K_VERDICT_REFUSED\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'longturn.v1.dispatch_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PURPOSE']._serialized_start=2474
-  _globals['_PURPOSE']._serialized_end=2545
-  _globals['_ACKVERDICT']._serialized_start=2548
-  _globals['_ACKVERDICT']._serialized_end=2695
+  _globals['_PURPOSE']._serialized_start=2494
+  _globals['_PURPOSE']._serialized_end=2565
+  _globals['_ACKVERDICT']._serialized_start=2568
+  _globals['_ACKVERDICT']._serialized_end=2715
   _globals['_ENVELOPE']._serialized_start=105
   _globals['_ENVELOPE']._serialized_end=690
   _globals['_HELLO']._serialized_start=692
   _globals['_HELLO']._serialized_end=807
   _globals['_ENGINEENDPOINT']._serialized_start=809
-  _globals['_ENGINEENDPOINT']._serialized_end=879
-  _globals['_PLAYRULES']._serialized_start=882
-  _globals['_PLAYRULES']._serialized_end=1080
-  _globals['_WELCOME']._serialized_start=1083
-  _globals['_WELCOME']._serialized_end=1330
-  _globals['_REFUSAL']._serialized_start=1332
-  _globals['_REFUSAL']._serialized_end=1374
-  _globals['_GROUPREQUEST']._serialized_start=1376
-  _globals['_GROUPREQUEST']._serialized_end=1453
-  _globals['_GROUPASSIGNMENT']._serialized_start=1456
-  _globals['_GROUPASSIGNMENT']._serialized_end=1807
-  _globals['_SUBMITTRAJECTORY']._serialized_start=1809
-  _globals['_SUBMITTRAJECTORY']._serialized_end=1898
-  _globals['_ACK']._serialized_start=1900
-  _globals['_ACK']._serialized_end=2014
-  _globals['_GROUPFAILED']._serialized_start=2016
-  _globals['_GROUPFAILED']._serialized_end=2097
-  _globals['_POLICYANNOUNCEMENT']._serialized_start=2099
-  _globals['_POLICYANNOUNCEMENT']._serialized_end=2208
-  _globals['_HELDASSIGNMENT']._serialized_start=2210
-  _globals['_HELDASSIGNMENT']._serialized_end=2261
-  _globals['_HEARTBEAT']._serialized_start=2264
-  _globals['_HEARTBEAT']._serialized_end=2417
-  _globals['_ENDOFRUN']._serialized_start=2419
-  _globals['_ENDOFRUN']._serialized_end=2445
-  _globals['_GOODBYE']._serialized_start=2447
-  _globals['_GOODBYE']._serialized_end=2472
+  _globals['_ENGINEENDPOINT']._serialized_end=899
+  _globals['_PLAYRULES']._serialized_start=902
+  _globals['_PLAYRULES']._serialized_end=1100
+  _globals['_WELCOME']._serialized_start=1103
+  _globals['_WELCOME']._serialized_end=1350
+  _globals['_REFUSAL']._serialized_start=1352
+  _globals['_REFUSAL']._serialized_end=1394
+  _globals['_GROUPREQUEST']._serialized_start=1396
+  _globals['_GROUPREQUEST']._serialized_end=1473
+  _globals['_GROUPASSIGNMENT']._serialized_start=1476
+  _globals['_GROUPASSIGNMENT']._serialized_end=1827
+  _globals['_SUBMITTRAJECTORY']._serialized_start=1829
+  _globals['_SUBMITTRAJECTORY']._serialized_end=1918
+  _globals['_ACK']._serialized_start=1920
+  _globals['_ACK']._serialized_end=2034
+  _globals['_GROUPFAILED']._serialized_start=2036
+  _globals['_GROUPFAILED']._serialized_end=2117
+  _globals['_POLICYANNOUNCEMENT']._serialized_start=2119
+  _globals['_POLICYANNOUNCEMENT']._serialized_end=2228
+  _globals['_HELDASSIGNMENT']._serialized_start=2230
+  _globals['_HELDASSIGNMENT']._serialized_end=2281
+  _globals['_HEARTBEAT']._serialized_start=2284
+  _globals['_HEARTBEAT']._serialized_end=2437
+  _globals['_ENDOFRUN']._serialized_start=2439
+  _globals['_ENDOFRUN']._serialized_end=2465
+  _globals['_GOODBYE']._serialized_start=2467
+  _globals['_GOODBYE']._serialized_end=2492
 # @@protoc_insertion_point(module_scope)

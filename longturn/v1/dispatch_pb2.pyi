@@ -219,22 +219,26 @@ class EngineEndpoint(_message.Message):
     URL_FIELD_NUMBER: _builtins.int
     POLICY_VERSION_FIELD_NUMBER: _builtins.int
     API_KEY_FIELD_NUMBER: _builtins.int
+    CACHE_SALT_FIELD_NUMBER: _builtins.int
     url: _builtins.str
     """Base address, such as http://127.0.0.1:30000."""
     policy_version: _builtins.int
     """Version the engine confirmed."""
     api_key: _builtins.str
     """Key to present as a bearer token; empty: none."""
+    cache_salt: _builtins.str
+    """What every request must carry as cache_salt, so that weights share no cached prefix; empty: nothing."""
     def __init__(
         self,
         *,
         url: _builtins.str = ...,
         policy_version: _builtins.int = ...,
         api_key: _builtins.str = ...,
+        cache_salt: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_key", b"api_key", "policy_version", b"policy_version", "url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_key", b"api_key", "cache_salt", b"cache_salt", "policy_version", b"policy_version", "url", b"url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

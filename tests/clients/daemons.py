@@ -20,11 +20,19 @@ FAULTY = "env_server.environments.faulty:FaultyEnvironment"
 class ServerProcess:
     """One `python -m env_server`."""
 
-    def __init__(self, folder: Path, *, port: int = 0, settings: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        port: int = 0,
+        settings: Sequence[str] = (),
+        environments: Sequence[str] = ("echo", FAULTY),
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._ready = folder / "ready.json"
         self._ready.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "env_server", "--env", "echo", "--env", FAULTY, "--workers", "1"]
+        command = [sys.executable, "-m", "env_server", "--workers", "1"]
+        command += [word for name in environments for word in ("--env", name)]
         command += ["--port", str(port), "--ready-file", str(self._ready)]
         command += [part for setting in settings for part in ("--set", setting)]
         with (folder / "stderr.log").open("w") as log:
@@ -54,9 +62,11 @@ class ServerProcess:
 
 
 @contextmanager
-def server_process(folder: Path, *, port: int = 0, settings: Sequence[str] = ()) -> Iterator[ServerProcess]:
+def server_process(
+    folder: Path, *, port: int = 0, settings: Sequence[str] = (), environments: Sequence[str] = ("echo", FAULTY)
+) -> Iterator[ServerProcess]:
     """A server that is gone afterwards."""
-    server = ServerProcess(folder, port=port, settings=settings)
+    server = ServerProcess(folder, port=port, settings=settings, environments=environments)
     try:
         yield server
     finally:

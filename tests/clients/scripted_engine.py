@@ -24,6 +24,7 @@ class Ask:
     input_ids: tuple[int, ...]
     sampling: dict[str, Any]
     headers: dict[str, str] = field(default_factory=dict)
+    cache_salt: str = ""
 
     @property
     def episode_key(self) -> str:
@@ -53,13 +54,24 @@ class ScriptedEngine:
         self.url = ""
         self.hold = asyncio.Event()
         self.hold.set()
-        self.info: object = {"engine": "scripted", "version": "7"}
+        self.info: object = {"engine": "scripted", "version": "7", "logprobs": "after temperature"}
         """What /server_info says; None: it answers 500."""
         self.num_info_asks = 0
+        self.is_tempered = True
+        """Whether logprobs are those after temperature, for an engine whose `info` does not say."""
+        self.num_probes = 0
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        ask = Ask(body["rid"], tuple(body["input_ids"]), body["sampling_params"], dict(request.headers))
+        if "top_logprobs_num" in body:
+            return self._probed(body)
+        ask = Ask(
+            body["rid"],
+            tuple(body["input_ids"]),
+            body["sampling_params"],
+            dict(request.headers),
+            body.get("cache_salt", ""),
+        )
         assert body["return_logprob"] is True
         self.asks.append(ask)
         await self.hold.wait()
@@ -74,6 +86,12 @@ class ScriptedEngine:
         assert answer is not None
         self.answers.append(answer)
         return web.json_response(self._reply(ask, answer))
+
+    def _probed(self, body: dict[str, Any]) -> web.Response:
+        self.num_probes += 1
+        divisor = body["sampling_params"]["temperature"] if self.is_tempered else 1.0
+        top = [[-rank / divisor, rank, None] for rank in range(body["top_logprobs_num"])]
+        return web.json_response({"meta_info": {"output_top_logprobs": [top]}})
 
     def _reply(self, ask: Ask, answer: Answer) -> dict[str, Any]:
         num = len(answer.ids)

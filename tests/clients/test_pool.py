@@ -60,7 +60,7 @@ class Parts:
 
 
 @contextlib.asynccontextmanager
-async def _parts(
+async def parts_of(
     address: str,
     renderer: TagRenderer,
     learner_address: str,
@@ -118,7 +118,7 @@ def test_groups_are_played_and_handed_in_until_the_run_ends(
         async with serving_engine(echo_script(tokenizer_path)) as engine:
             groups = [group(f"g{index}", _echo(index)) for index in range(6)]
             with ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url]) as learner:
-                async with _parts(address, renderer, learner.address, tmp_path) as parts:
+                async with parts_of(address, renderer, learner.address, tmp_path) as parts:
                     assert await _run(parts) == "COMPLETED"
                     assert len(parts.spool) == 0
         for index in range(6):
@@ -148,7 +148,7 @@ def test_returns_of_a_thousand_episodes_equal_the_servers(
         async with serving_engine(script) as engine:
             groups = [group(f"g{index}", _echo(index, horizon=2), size=8) for index in range(125)]
             with ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url]) as learner:
-                async with _parts(address, renderer, learner.address, tmp_path, num_actors=128) as parts:
+                async with parts_of(address, renderer, learner.address, tmp_path, num_actors=128) as parts:
                     await _run(parts, limit_s=110)
         assert len(learner.trajectories) == 1000
         for trajectory in learner.trajectories:
@@ -176,7 +176,7 @@ def test_an_engine_that_loses_replies_costs_no_group(
             engine.interfere = lambda ask, answer: None if draw.random() < 0.02 else answer
             groups = [group(f"g{index}", _echo(index), size=8) for index in range(8)]
             with ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url]) as learner:
-                async with _parts(address, renderer, learner.address, tmp_path, request_timeout_s=0.5) as parts:
+                async with parts_of(address, renderer, learner.address, tmp_path, request_timeout_s=0.5) as parts:
                     await _run(parts)
         assert len(learner.trajectories) == 64
         assert not learner.failed
@@ -194,7 +194,7 @@ def test_members_that_break_every_time_fail_their_group_with_a_reason_and_never_
         async with serving_engine(echo_script(tokenizer_path)) as engine:
             groups = [group("broken", _faulty(**{fault: 2}), size=2), group("whole", _echo())]
             with ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url]) as learner:
-                async with _parts(address, renderer, learner.address, tmp_path) as parts:
+                async with parts_of(address, renderer, learner.address, tmp_path) as parts:
                     await _run(parts)
         assert [(item.group_id, item.reason) for item in learner.failed] == [("broken", "MEMBER_RETRIES")]
         assert not learner.members("broken")
@@ -216,7 +216,7 @@ def test_a_member_that_breaks_once_is_played_again_in_a_fresh_episode(
             engine.interfere = break_first
             groups = [group("g", _echo())]
             with ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url]) as learner:
-                async with _parts(address, renderer, learner.address, tmp_path) as parts:
+                async with parts_of(address, renderer, learner.address, tmp_path) as parts:
                     await _run(parts)
         members = learner.members("g")
         assert {index: item.retry_index for index, item in members.items()} == {0: 0, 1: 1, 2: 0, 3: 0}
@@ -233,7 +233,7 @@ def test_a_wall_budget_never_makes_a_member(
             groups = [group("slow", _echo(step_sleep_ms=300.0), size=1)]
             play = rules(max_episode_s=0.4, max_member_retries=1)
             with ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url], play=play) as learner:
-                async with _parts(address, renderer, learner.address, tmp_path) as parts:
+                async with parts_of(address, renderer, learner.address, tmp_path) as parts:
                     await _run(parts)
         [failed] = learner.failed
         assert failed.reason == "MEMBER_RETRIES"
@@ -252,7 +252,7 @@ def test_a_group_ends_at_its_wall_budget(
             groups = [group("stuck", _echo())]
             play = rules(max_group_s=0.5)
             with ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url], play=play) as learner:
-                async with _parts(address, renderer, learner.address, tmp_path) as parts:
+                async with parts_of(address, renderer, learner.address, tmp_path) as parts:
                     await _run(parts)
         assert [item.reason for item in learner.failed] == ["GROUP_WALL_TIME"]
 
@@ -266,7 +266,7 @@ def test_a_group_whose_episodes_begin_differently_is_refused(
         async with serving_engine(echo_script(tokenizer_path)) as engine:
             groups = [group("drifting", _faulty(is_drifting=True))]
             with ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url]) as learner:
-                async with _parts(address, renderer, learner.address, tmp_path) as parts:
+                async with parts_of(address, renderer, learner.address, tmp_path) as parts:
                     await _run(parts)
         [failed] = learner.failed
         assert failed.reason == "START_MISMATCH"
@@ -285,7 +285,7 @@ def test_a_task_that_does_not_exist_fails_its_group_at_once(
                 group("nor", Task(environment="nowhere", task_id="x")),
             ]
             with ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url]) as learner:
-                async with _parts(address, renderer, learner.address, tmp_path) as parts:
+                async with parts_of(address, renderer, learner.address, tmp_path) as parts:
                     await _run(parts)
         assert {item.group_id: item.reason for item in learner.failed} == {
             "none": "TASK_NOT_FOUND",
@@ -308,7 +308,7 @@ def test_trajectories_without_an_ack_are_sent_again_until_it_comes(
         async with serving_engine(echo_script(tokenizer_path)) as engine:
             groups = [group("g", _echo())]
             with ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url], ack_for=forget_once) as learner:
-                async with _parts(address, renderer, learner.address, tmp_path) as parts:
+                async with parts_of(address, renderer, learner.address, tmp_path) as parts:
                     await _run(parts)
         assert len(learner.members("g")) == 4
         assert min(seen.values()) >= 2
@@ -333,7 +333,7 @@ def test_finished_trajectories_survive_the_pool_and_are_not_played_again(
 
             identities: set[int] = set()
             with ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url], ack_for=keep_waiting) as learner:
-                async with _parts(address, renderer, learner.address, tmp_path) as parts:
+                async with parts_of(address, renderer, learner.address, tmp_path) as parts:
                     running = asyncio.create_task(_run(parts))
                     await asyncio.to_thread(finished.wait, 30)
                     running.cancel()
@@ -341,7 +341,7 @@ def test_finished_trajectories_survive_the_pool_and_are_not_played_again(
             assert isinstance(learner.received[-1], dispatch_pb2.Goodbye)
             num_asks = len(engine.asks)
             with ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url], run_epoch=2) as learner:
-                async with _parts(address, renderer, learner.address, tmp_path) as parts:
+                async with parts_of(address, renderer, learner.address, tmp_path) as parts:
                     assert len(parts.spool) == 4
                     await _run(parts)
             assert len(learner.members("g")) == 4
@@ -369,7 +369,7 @@ def test_a_superseded_trajectory_stops_its_group_and_its_episodes(
                     dispatch_pb2.ACK_VERDICT_SUPERSEDED if message.identity.group_id == "old" else accept(message)
                 ),
             ) as learner:
-                async with _parts(address, renderer, learner.address, tmp_path) as parts:
+                async with parts_of(address, renderer, learner.address, tmp_path) as parts:
                     await _run(parts)
         assert len(learner.members("new")) == 4
         assert not learner.failed
@@ -391,7 +391,7 @@ def test_a_newer_attempt_replaces_the_older_one(
                 learner.on_message = lambda body: (
                     [again, again] if isinstance(body, dispatch_pb2.Heartbeat) and body.held else []
                 )
-                async with _parts(address, renderer, learner.address, tmp_path) as parts:
+                async with parts_of(address, renderer, learner.address, tmp_path) as parts:
                     running = asyncio.create_task(_run(parts))
                     await until(lambda: parts.metrics.snapshot().get("actors/trajectory/num_accepted", 0) >= 4)
                     learner.push(dispatch_pb2.EndOfRun(reason="STOPPED"))
@@ -415,7 +415,7 @@ def test_a_retry_outside_the_version_window_fails_the_group(
                     return Answer(answer.ids, logprob=float("nan"))
 
                 engine.interfere = advance
-                async with _parts(address, renderer, learner.address, tmp_path) as parts:
+                async with parts_of(address, renderer, learner.address, tmp_path) as parts:
                     await _run(parts)
         assert [item.reason for item in learner.failed] == ["VERSION_WINDOW"]
 
@@ -439,7 +439,7 @@ def test_a_member_waits_for_the_lowest_version_of_its_window(
                     return [learner.announcement()]
 
                 learner.on_message = announce
-                async with _parts(address, renderer, learner.address, tmp_path) as parts:
+                async with parts_of(address, renderer, learner.address, tmp_path) as parts:
                     await _run(parts)
         assert {item.policy_versions for item in learner.trajectories} == {frozenset({3})}
 
@@ -458,7 +458,7 @@ def test_too_many_trajectories_without_an_ack_stop_the_playing_with_a_reason(
         async with serving_engine(echo_script(tokenizer_path)) as engine:
             groups = [group(f"g{index}", _echo(index)) for index in range(5)]
             with ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url], ack_for=later) as learner:
-                async with _parts(address, renderer, learner.address, tmp_path, num_actors=2, max_unacked=3) as parts:
+                async with parts_of(address, renderer, learner.address, tmp_path, num_actors=2, max_unacked=3) as parts:
                     running = asyncio.create_task(_run(parts))
                     await until(lambda: any("without an ack" in wait.reason for wait in parts.board.snapshot().waits))
                     assert len(parts.spool) <= 3 + 2
@@ -476,7 +476,7 @@ def test_a_spool_that_cannot_be_written_ends_the_pool_with_its_path(
         async with serving_engine(echo_script(tokenizer_path)) as engine:
             groups = [group("g", _echo())]
             with ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url]) as learner:
-                async with _parts(address, renderer, learner.address, tmp_path) as parts:
+                async with parts_of(address, renderer, learner.address, tmp_path) as parts:
                     shutil.rmtree(tmp_path / "spool")
                     with pytest.raises(DiskError, match="No such file") as error:
                         await _run(parts)
@@ -491,7 +491,7 @@ def test_a_learner_that_never_answers_is_named_with_its_command(
 ) -> None:
     async def main() -> None:
         learner_address = f"ipc://{tmp_path}/nobody.sock"
-        async with _parts(address, renderer, learner_address, tmp_path, budget_s=2.5) as parts:
+        async with parts_of(address, renderer, learner_address, tmp_path, budget_s=2.5) as parts:
             running = asyncio.create_task(_run(parts))
             await until(lambda: parts.board.snapshot().waits)
             assert learner_address in parts.board.snapshot().waits[0].reason
@@ -511,7 +511,7 @@ def test_a_restarted_learner_is_greeted_again_and_gets_everything_that_was_not_a
         async with serving_engine(echo_script(tokenizer_path)) as engine:
             groups = [group("g", _echo())]
             first = ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url], ack_for=lambda message: None)
-            async with _parts(address, renderer, first.address, tmp_path) as parts:
+            async with parts_of(address, renderer, first.address, tmp_path) as parts:
                 with first:
                     running = asyncio.create_task(_run(parts))
                     await until(lambda: len(parts.spool) == 4)
@@ -537,7 +537,7 @@ def test_many_welcomes_at_once_bring_every_trajectory_once(
             with ScriptedLearner(
                 tmp_path, groups=groups, engine_urls=[engine.url], ack_for=lambda message: None
             ) as learner:
-                async with _parts(address, renderer, learner.address, tmp_path, resend_s=60.0) as parts:
+                async with parts_of(address, renderer, learner.address, tmp_path, resend_s=60.0) as parts:
                     running = asyncio.create_task(_run(parts))
                     await until(lambda: count(learner, dispatch_pb2.SubmitTrajectory) == 4)
                     num_beats = count(learner, dispatch_pb2.Heartbeat)
@@ -567,7 +567,7 @@ def test_a_new_run_begins_without_the_engines_and_versions_of_the_old_one(
                 tmp_path, groups=[], engine_urls=[old.url], run_epoch=5, policy_version=9, ends_by_itself=False
             )
             second = ScriptedLearner(tmp_path, groups=[group("g", _echo())], engine_urls=[new.url], run_id="run-2")
-            async with _parts(address, renderer, first.address, tmp_path) as parts:
+            async with parts_of(address, renderer, first.address, tmp_path) as parts:
                 running = asyncio.create_task(_run(parts))
                 with first:
                     await until(lambda: parts.metrics.snapshot().get("actors/policy/version") == 9)
@@ -585,7 +585,7 @@ def test_a_learner_with_another_tokenizer_is_refused(
 ) -> None:
     async def main() -> None:
         with ScriptedLearner(tmp_path, groups=[], engine_urls=[], tokenizer_hash="other") as learner:
-            async with _parts(address, renderer, learner.address, tmp_path) as parts:
+            async with parts_of(address, renderer, learner.address, tmp_path) as parts:
                 with pytest.raises(ConfigError, match=r"act\.renderer\.tokenizer"):
                     await _run(parts)
 
@@ -598,7 +598,7 @@ def test_a_refusal_by_the_learner_ends_the_pool_with_its_words(
     async def main() -> None:
         with ScriptedLearner(tmp_path, groups=[], engine_urls=[], ends_by_itself=False) as learner:
             learner.on_message = lambda body: [dispatch_pb2.Refusal(reason="PROTOCOL_MISMATCH", message="upgrade")]
-            async with _parts(address, renderer, learner.address, tmp_path) as parts:
+            async with parts_of(address, renderer, learner.address, tmp_path) as parts:
                 with pytest.raises(ConfigError, match="upgrade"):
                     await _run(parts)
 
@@ -632,7 +632,7 @@ def test_weight_updates_lose_no_episode_and_leave_no_hole(
                     return Answer(answer.ids, versions=((before, 0, cut), (engine.weight_version, cut, num)))
 
                 engine.interfere = update
-                async with _parts(address, renderer, learner.address, tmp_path) as parts:
+                async with parts_of(address, renderer, learner.address, tmp_path) as parts:
                     await _run(parts)
         assert not learner.failed
         assert len(learner.trajectories) == 64
@@ -659,7 +659,9 @@ def test_episodes_of_a_killed_env_server_are_played_again(
             groups = [group("g", _echo())]
             engine.interfere = lambda ask, answer: None if len(engine.answers) >= 4 else answer
             with ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url]) as learner:
-                async with _parts(server.address, renderer, learner.address, tmp_path, request_timeout_s=1.0) as parts:
+                async with parts_of(
+                    server.address, renderer, learner.address, tmp_path, request_timeout_s=1.0
+                ) as parts:
                     running = asyncio.create_task(_run(parts, limit_s=90))
                     await until(lambda: len(engine.asks) >= 8)
                     server.kill()
@@ -685,7 +687,7 @@ def test_a_stopped_pool_ends_its_episodes_and_says_goodbye(
         async with serving_engine(echo_script(tokenizer_path)) as engine:
             engine.interfere = lambda ask, answer: None
             with ScriptedLearner(tmp_path, groups=[group("g", _echo())], engine_urls=[engine.url]) as learner:
-                async with _parts(address, renderer, learner.address, tmp_path) as parts:
+                async with parts_of(address, renderer, learner.address, tmp_path) as parts:
                     running = asyncio.create_task(_run(parts))
                     await until(lambda: len(engine.asks) >= 4)
                     running.cancel()

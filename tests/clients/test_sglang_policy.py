@@ -16,7 +16,7 @@ from clients.policies.engines import Engine, EngineRegistry
 from clients.policies.sglang import SglangPolicy
 from longturn.errors import PolicyError
 from longturn.metrics import Metrics
-from longturn.records import FinishReason, PolicySpan, SamplingParams
+from longturn.records import FinishReason, LogprobConvention, PolicySpan, SamplingParams
 from longturn.status import StatusBoard
 from tests.clients.scripted_engine import Answer, Ask, ScriptedEngine, refuse, serving_engine
 from tests.support.waiting import until
@@ -36,7 +36,7 @@ async def _policy(
     *engines: ScriptedEngine,
     registry: EngineRegistry | None = None,
     board: StatusBoard | None = None,
-    **settings: float,
+    **settings: float | str,
 ) -> AsyncIterator[tuple[SglangPolicy, Metrics]]:
     metrics = Metrics()
     config = SglangConfig.model_validate({"turn_budget_s": 20.0, "request_timeout_s": 5.0, **settings})
@@ -94,6 +94,69 @@ def test_an_engine_that_tells_its_version_only_gets_no_name() -> None:
             completion = await _complete(policy)
         assert (completion.engine.name, completion.engine.version) == ("", "0.5.23")
         assert "actors/engine/num_unnamed" not in metrics.snapshot()
+
+    asyncio.run(main())
+
+
+def test_sglang_is_known_by_a_field_of_its_own_and_asked_for_its_logprobs_once() -> None:
+    async def main() -> None:
+        async with serving_engine(_script) as engine, _policy(engine) as (policy, _):
+            engine.info = {"version": "0.5.23", "internal_states": []}
+            completions = [await _complete(policy, key=key) for key in ("one", "two")]
+        assert {(item.engine.name, item.engine.version) for item in completions} == {("sglang", "0.5.23")}
+        assert completions[0].engine.logprob_convention is LogprobConvention.AFTER_TEMPERATURE
+        assert engine.num_probes == 2
+
+    asyncio.run(main())
+
+
+def test_logprobs_before_temperature_are_data_at_temperature_1_and_refused_elsewhere() -> None:
+    async def main() -> None:
+        async with serving_engine(_script) as engine, _policy(engine) as (policy, _):
+            engine.info, engine.is_tempered = {"version": "0.5.23", "internal_states": []}, False
+            sampling = SamplingParams(temperature=1.0, max_new_tokens=16, seed=11)
+            completion = await policy.complete([1, 2, 3], sampling, episode_key="one", turn_index=0)
+            assert completion.engine.logprob_convention is LogprobConvention.BEFORE_TEMPERATURE
+            with pytest.raises(PolicyError, match="SGLANG_RETURN_ORIGINAL_LOGPROB") as error:
+                await _complete(policy)
+            assert error.value.reason == "LOGPROB_CONVENTION"
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_was_lost_is_asked_again() -> None:
+    async def main() -> None:
+        async with serving_engine(_script) as engine, _policy(engine, request_timeout_s=0.5) as (policy, _):
+            await _complete(policy)
+            engine.info = {"engine": "scripted", "version": "8", "logprobs": "after temperature"}
+            engine.interfere = lambda ask, answer: None if ask.rid.endswith(":0.") else answer
+            completion = await _complete(policy, key="two")
+        assert completion.engine.version == "8"
+
+    asyncio.run(main())
+
+
+def test_no_id_of_a_request_begins_another() -> None:
+    async def main() -> None:
+        async with serving_engine(_script) as engine, _policy(engine) as (policy, _):
+            engine.interfere = lambda ask, answer: refuse(503) if len(engine.asks) <= 11 else answer
+            await _complete(policy)
+        rids = [ask.rid for ask in engine.asks]
+        assert len(set(rids)) == 12
+        assert not any(one != other and other.startswith(one) for one in rids for other in rids)
+
+    asyncio.run(main())
+
+
+def test_a_cache_salt_and_a_grammar_are_sent() -> None:
+    async def main() -> None:
+        async with serving_engine(_script) as engine:
+            registry = EngineRegistry([Engine(url=engine.url, cache_salt="v7")])
+            async with _policy(registry=registry, regex="go (north|south)") as (policy, _):
+                await _complete(policy)
+        [ask] = engine.asks
+        assert ask.cache_salt == "v7"
+        assert ask.sampling["regex"] == "go (north|south)"
 
     asyncio.run(main())
 
@@ -175,7 +238,7 @@ def test_a_failed_request_is_repeated_on_another_engine(kind: str) -> None:
             _policy(one, two, request_timeout_s=0.5) as (policy, metrics),
         ):
             for engine in (one, two):
-                engine.interfere = lambda ask, answer: _fail(kind) if ask.rid.endswith(":0") else answer
+                engine.interfere = lambda ask, answer: _fail(kind) if ask.rid.endswith(":0.") else answer
             completions = [await _complete(policy, key=f"episode-{number}") for number in range(4)]
         assert all(completion.token_ids == IDS for completion in completions)
         keys_one, keys_two = ({ask.episode_key for ask in engine.asks} for engine in (one, two))

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from learner.checkpoint_files import verify
-from learner.engines import EngineClient, EngineRegistry, Target, UpdateRules
+from learner.engine_client import DiskTransport, EngineClient, Target, Transport, UpdateRules
+from learner.engines import EngineRegistry
 from learner.ledger.schema import LedgerError
 from learner.publisher import Publisher
 from local_engine.config import EngineConfig
@@ -53,8 +54,12 @@ def registry_of(
     on_lost: Callable[[EngineClient], None] | None = None,
     timeout_s: float = 5.0,
     check_interval_s: float = 0.05,
+    pause_mode: str = "retract",
+    transport: Transport | None = None,
 ) -> EngineRegistry:
-    rules = UpdateRules(pause_mode="retract", flush_cache=True, timeout_s=timeout_s)
+    rules = UpdateRules(
+        pause_mode=pause_mode, flush_cache=True, timeout_s=timeout_s, transport=transport or DiskTransport()
+    )
     return EngineRegistry(
         list(clients),
         rules,
@@ -64,8 +69,9 @@ def registry_of(
     )
 
 
-def target(version: int) -> Target:
-    return Target(policy_version=version, training_step=version, folder=Path("/weights") / f"v{version:06d}")
+def target(version: int, *, cache_salt: str = "") -> Target:
+    folder = Path("/weights") / f"v{version:06d}"
+    return Target(policy_version=version, training_step=version, folder=folder, cache_salt=cache_salt)
 
 
 def test_a_load_pauses_updates_continues_and_is_confirmed(engine: ScriptedEngine) -> None:
@@ -74,9 +80,10 @@ def test_a_load_pauses_updates_continues_and_is_confirmed(engine: ScriptedEngine
     registry.close()
     assert [client.url for client in confirmed] == [engine.url]
     paths = [path for path, _ in engine.calls]
-    assert paths[:4] == ["/pause_generation", "/update_weights_from_disk", "/continue_generation", "/model_info"]
-    assert engine.calls[0][1] == {"mode": "retract"}
-    assert engine.calls[1][1] == {"model_path": "/weights/v000003", "weight_version": "3", "flush_cache": True}
+    assert paths[0] == "/server_info"
+    assert paths[1:5] == ["/pause_generation", "/update_weights_from_disk", "/continue_generation", "/model_info"]
+    assert engine.calls[1][1] == {"mode": "retract"}
+    assert engine.calls[2][1] == {"model_path": "/weights/v000003", "weight_version": "3", "flush_cache": True}
 
 
 def test_a_refused_load_continues_the_engine_and_is_tried_again(engine: ScriptedEngine) -> None:
@@ -85,8 +92,36 @@ def test_a_refused_load_continues_the_engine_and_is_tried_again(engine: Scripted
     assert registry.publish(target(1), timeout_s=20)
     registry.close()
     paths = [path for path, _ in engine.calls]
-    assert paths[:3] == ["/pause_generation", "/update_weights_from_disk", "/continue_generation"]
+    assert paths[1:4] == ["/pause_generation", "/update_weights_from_disk", "/continue_generation"]
     assert engine.weight_version == "1"
+
+
+@pytest.mark.parametrize(
+    ("info", "pause_mode", "cache_salt", "mend"),
+    [
+        ({"version": "1"}, "retract", "", "use SGLang >= 0.5.6 or `longturn engine`"),
+        ({"version": "0.5.4", "internal_states": []}, "abort", "", "cannot pause by mode"),
+        ({"version": "0.5.18", "internal_states": []}, "in_place", "", "learner.publish.pause_mode = abort"),
+        ({"version": "0.5.12", "internal_states": []}, "abort", "v1", "learner.publish.cache_rule = flush"),
+    ],
+)
+def test_what_an_engine_cannot_do_is_refused_before_it_is_paused(
+    engine: ScriptedEngine, info: dict[str, object], pause_mode: str, cache_salt: str, mend: str
+) -> None:
+    engine.info = info
+    registry, wanted = registry_of(EngineClient(engine.url), pause_mode=pause_mode), target(1, cache_salt=cache_salt)
+    while engine.url not in registry.failures:
+        assert registry.publish(wanted, timeout_s=0.3) == []
+    registry.close()
+    assert mend in registry.failures[engine.url]
+    assert "/pause_generation" not in [path for path, _ in engine.calls]
+
+
+def test_an_old_engine_is_served_by_aborting(engine: ScriptedEngine) -> None:
+    engine.info = {"version": "0.5.18", "internal_states": []}
+    registry = registry_of(EngineClient(engine.url), pause_mode="abort")
+    assert registry.publish(target(1), timeout_s=20)
+    registry.close()
 
 
 def test_an_engine_that_does_not_report_the_version_is_not_confirmed(engine: ScriptedEngine) -> None:

@@ -1,75 +1,18 @@
-"""Fixtures: tiny models on disk, one running engine for the whole session, and what the contract is checked against."""
-
-import os
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+"""The embedded engine, running for the whole session, and what it is checked against."""
 
 import pytest
-import torch
-import transformers
 
-from tests.local_engine.engine_process import EngineClient, serving
-from tests.local_engine.tiny_models import save_model, tiny_model
+from tests.engine_contract.contract import Contract, local_engine, models, weights_root
+from tests.local_engine.engine_process import EngineClient
 
-torch.set_num_threads(1)
-transformers.logging.disable_progress_bar()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contract:
-    """An engine under test, the reference models, and how exactly it must agree with them."""
-
-    client: EngineClient
-    models: dict[str, Any]
-    """Reference model by the weight path that loads it."""
-    tolerance: float
-    """Largest difference of a logprob."""
-
-    def reset(self) -> None:
-        """Bring the engine back: nothing in flight, running, first weights, cold cache."""
-        self.client.post("/abort_request", {"abort_all": True})
-        self.client.post("/continue_generation")
-        self.client.post("/flush_cache?timeout=30")
-        self.client.update("v0", "0")
-
-
-@pytest.fixture(scope="session")
-def weights_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two versions of one tiny model."""
-    root = tmp_path_factory.mktemp("weights")
-    for seed in (0, 1):
-        save_model(tiny_model("qwen2", seed=seed), root / f"v{seed}")
-    return root
-
-
-@pytest.fixture(scope="session")
-def models() -> dict[str, Any]:
-    """The same two versions in memory."""
-    return {f"v{seed}": tiny_model("qwen2", seed=seed) for seed in (0, 1)}
-
-
-@pytest.fixture(scope="session")
-def session_engine(
-    weights_root: Path, models: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Contract]:
-    """The embedded engine, or the server at LONGTURN_CONTRACT_URL (it must serve v0 and see `weights_root` as cwd)."""
-    url = os.environ.get("LONGTURN_CONTRACT_URL")
-    if url:
-        client = EngineClient(base_url=url, api_key=os.environ.get("LONGTURN_CONTRACT_KEY", ""))
-        yield Contract(client=client, models=models, tolerance=0.05)
-        return
-    scratch = tmp_path_factory.mktemp("engine")
-    with serving(weights_root / "v0", scratch, weights_root=weights_root, max_queued_requests=100) as client:
-        yield Contract(client=client, models=models, tolerance=1e-4)
+__all__ = ["client", "contract", "local_engine", "models", "weights_root"]
 
 
 @pytest.fixture
-def contract(session_engine: Contract) -> Contract:
-    """The engine under test in its first state."""
-    session_engine.reset()
-    return session_engine
+def contract(local_engine: Contract) -> Contract:
+    """The engine in its first state."""
+    local_engine.reset()
+    return local_engine
 
 
 @pytest.fixture

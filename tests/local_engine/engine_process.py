@@ -4,6 +4,7 @@ import asyncio
 import http.client
 import json
 import os
+import select
 import subprocess
 import sys
 import time
@@ -26,6 +27,24 @@ DEADLINE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SentRequest:
+    """A request that is on its way, on a connection of its own."""
+
+    connection: http.client.HTTPConnection
+
+    def has_answer(self) -> bool:
+        """Whether the first byte of an answer is here."""
+        return bool(select.select([self.connection.sock], [], [], 0.0)[0])
+
+    def reply(self) -> Any:
+        """Wait for the body of an answer that must be 200."""
+        response = self.connection.getresponse()
+        content = response.read()
+        assert response.status == 200, content
+        return json.loads(content)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineClient:
     """A blocking client of any server that speaks SGLang's dialect."""
 
@@ -37,11 +56,11 @@ class EngineClient:
         self, method: str, path: str, body: object = None, *, headers: Mapping[str, str] | None = None
     ) -> tuple[int, Any]:
         """Status and parsed body (text where it is not JSON)."""
-        connection = http.client.HTTPConnection(urlsplit(self.base_url).netloc, timeout=DEADLINE_S)
+        connection = self._connection()
         try:
             payload = None if body is None else json.dumps(body)
             sent = {"Authorization": f"Bearer {self.api_key}"} if headers is None else headers
-            connection.request(method, path, payload, dict(sent))
+            connection.request(method, path, payload, {"Content-Type": "application/json", **sent})
             response = connection.getresponse()
             content = response.read().decode()
         finally:
@@ -67,6 +86,21 @@ class EngineClient:
         if rid is not None:
             body["rid"] = rid
         return self.post("/generate", body | {"sampling_params": fields}, expect=expect)
+
+    @contextmanager
+    def sent(self, input_ids: list[int], **fields: Any) -> Iterator[SentRequest]:
+        """One request that is sent and not waited for; leaving the block hangs up."""
+        connection = self._connection()
+        body = {"input_ids": input_ids, "return_logprob": True, "sampling_params": fields}
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.api_key}"}
+        connection.request("POST", "/generate", json.dumps(body), headers)
+        try:
+            yield SentRequest(connection=connection)
+        finally:
+            connection.close()
+
+    def _connection(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection(urlsplit(self.base_url).netloc, timeout=DEADLINE_S)
 
     def start(self, input_ids: object, **fields: Any) -> Future[Any]:
         """`generate` in another thread."""

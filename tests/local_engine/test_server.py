@@ -1,19 +1,17 @@
 """What the embedded engine promises beyond the common contract."""
 
 import hashlib
-import http.client
 import json
 import shutil
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from safetensors.torch import load_file, save_file
 
-from tests.local_engine.conftest import Contract
+from tests.engine_contract.contract import MAX_QUEUED, NUM_RUNNING, Contract
+from tests.engine_contract.test_generate import assert_exact, output_logprobs, prompt_of
 from tests.local_engine.engine_process import EngineClient, serving_here
-from tests.local_engine.test_contract_generate import assert_exact, output_logprobs, prompt_of
 from tests.local_engine.tiny_models import save_model, tiny_model
 from tests.support.waiting import wait_until
 
@@ -196,23 +194,16 @@ def test_scoring_alone_samples_nothing(contract: Contract) -> None:
     assert reply["meta_info"]["weight_version"] == "0"
 
 
-def test_a_client_that_hangs_up_aborts_its_request(client: EngineClient) -> None:
-    connection = http.client.HTTPConnection(urlsplit(client.base_url).netloc)
-    body = {"input_ids": [5, 6], "sampling_params": {"max_new_tokens": 3000, "ignore_eos": True}}
-    connection.request("POST", "/generate", json.dumps(body), {"Authorization": f"Bearer {client.api_key}"})
-    wait_until(lambda: client.num_running() == 1)
-    connection.close()
-    wait_until(lambda: client.num_running() == 0)
-
-
-def test_a_full_queue_answers_503_and_says_when_to_return(client: EngineClient) -> None:
+def test_a_full_queue_takes_a_batch_as_a_whole_or_not_at_all(client: EngineClient) -> None:
     client.post("/pause_generation")
-    waiting = client.start([[5, 6]] * 160, max_new_tokens=1, ignore_eos=True)
-    wait_until(lambda: client.num_unfinished() == 160)
+    num_held = NUM_RUNNING + MAX_QUEUED - 4
+    waiting = client.start([[5, 6]] * num_held, max_new_tokens=1, ignore_eos=True)
+    wait_until(lambda: client.num_unfinished() == num_held)
     refusal = client.generate([[5, 6]] * 10, expect=503, max_new_tokens=1)
     assert "full" in refusal["error"]["message"]
+    assert client.num_unfinished() == num_held
     client.post("/continue_generation")
-    assert len(waiting.result()) == 160
+    assert len(waiting.result()) == num_held
 
 
 def test_without_the_key_only_health_answers(client: EngineClient) -> None:

@@ -13,6 +13,7 @@ class ScriptedEngine:
     def __init__(self, *, api_key: str = "", port: int = 0) -> None:
         self.calls: list[tuple[str, dict[str, object]]] = []
         self.weight_version = "default"
+        self.info: dict[str, object] = {"engine": "scripted", "version": "1", "sglang_dialect": "0.5.23"}
         self.fail_loads = 0
         """How many of the next loads answer 400."""
         self.lie = False
@@ -41,6 +42,8 @@ class ScriptedEngine:
     def answer(self, path: str, body: dict[str, object]) -> tuple[int, dict[str, object]]:
         if path == "/model_info":
             return 200, {"weight_version": self.weight_version}
+        if path == "/server_info":
+            return 200, self.info
         if path == "/update_weights_from_disk":
             if self.fail_loads:
                 self.fail_loads -= 1

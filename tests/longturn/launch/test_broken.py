@@ -121,7 +121,7 @@ def make_run(folder: Path, supervisor: Supervisor, said: io.StringIO, max_broken
         layout=layout,
         config=config,
         supervisor=supervisor,
-        crew=RandomCrew(supervisor, commands, layout, config.run),
+        crew=RandomCrew(supervisor, commands, layout, config.run, say=print),
         commands=commands,
         phases=PhaseLog(layout.phases, say=print),
         screen=Screen(Console(file=said, width=200)),

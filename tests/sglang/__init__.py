@@ -1,0 +1,1 @@
+"""Whole runs on a real SGLang (`make test-sglang`)."""

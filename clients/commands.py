@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clients.config import ActConfig, EvalConfig
-from longturn.config import load_config
+from longturn.config import load_config, parse_value, spell_override
 from longturn.errors import ConfigError
 from longturn.logs import LogFormat, configure_logging
 from longturn.options import ConfigPath, DryRun, LogFormatOption, Overrides, ReadyFile, begin, refuse_given
@@ -93,7 +93,7 @@ def act(
         refuse_given(context, _RECORDING, because=because)
     else:
         refuse_given(context, ["ready_file"], because="--record serves nobody")
-    overrides = [*(overrides or []), *([f"env_server.address={server}"] if server else [])]
+    overrides = [*(overrides or []), *([spell_override("env_server.address", server)] if server else [])]
     config = begin(
         ActConfig, table="act", path=config_path, overrides=overrides, dry_run=dry_run, log_format=log_format
     )
@@ -440,9 +440,9 @@ def _eval_config(
 ) -> EvalConfig:
     chosen = list(overrides or [])
     if server:
-        chosen.append(f"env_server.address={server}")
+        chosen.append(spell_override("env_server.address", server))
     if tokenizer:
-        chosen.append(f"renderer.tokenizer={json.dumps(str(tokenizer))}")
+        chosen.append(spell_override("renderer.tokenizer", tokenizer))
     configure_logging(log_format, daemon="eval")
     return load_config(EvalConfig, table="eval", path=path, overrides=chosen)
 
@@ -498,10 +498,7 @@ def _values(texts: Sequence[str] | None, option: str) -> dict[str, KnobValue]:
 
 
 def _value(text: str) -> KnobValue:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
+    value = parse_value(text)
     return value if isinstance(value, bool | int | float | str) else text
 
 

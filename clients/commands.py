@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clients.config import ActConfig, EvalConfig
+from longturn.broken_share import DEFAULT_MAX_BROKEN_SHARE
 from longturn.config import load_config, parse_value, spell_override
 from longturn.errors import ConfigError
 from longturn.logs import LogFormat, configure_logging
@@ -85,7 +86,7 @@ def act(
     seed: Seed = 0,
     with_progress: Annotated[bool, typer.Option("--with-progress", help="Record progress too.")] = False,
     knobs: Knobs = None,
-    max_broken_share: MaxBrokenShare = 0.02,
+    max_broken_share: MaxBrokenShare = DEFAULT_MAX_BROKEN_SHARE,
 ) -> None:
     """Play episodes for a learner, or record demonstrations with --record."""
     if record is None:
@@ -364,7 +365,7 @@ def list_tasks(
 def prepare_tasks(
     tasks: Annotated[Path, typer.Option("--tasks", help="Task file (JSONL).")],
     concurrency: Concurrency = 4,
-    max_broken_share: MaxBrokenShare = 0.02,
+    max_broken_share: MaxBrokenShare = DEFAULT_MAX_BROKEN_SHARE,
     server: Server = None,
     config_path: ConfigPath = None,
     overrides: Overrides = None,

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 MODULES_BY_EXTRA: Mapping[str, tuple[str, ...]] = {
     "server-textworld": ("textworld", "jericho"),
-    "clients": ("aiohttp", "tokenizers", "jinja2"),
-    "engine": ("aiohttp", "torch", "transformers", "safetensors"),
+    "clients": ("aiohttp", "tokenizers"),
+    "engine": ("aiohttp", "torch", "transformers", "safetensors", "tokenizers", "numpy"),
     "learner": ("torch", "transformers", "safetensors", "tokenizers", "numpy", "tensorboard"),
     "report": ("matplotlib",),
 }

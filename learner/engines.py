@@ -102,7 +102,9 @@ class EngineClient:
             raise EngineError(f"{self.url}{path}: {error}") from error
         if status >= 400:
             raise EngineError(f"{self.url}{path}: {status} {data[:500].decode(errors='replace')}")
-        return content if isinstance(content, dict) else {}
+        if not isinstance(content, dict):
+            raise EngineError(f"{self.url}{path}: reply is no JSON object")
+        return content
 
 
 def _exchange(request: urllib.request.Request, timeout_s: float) -> tuple[int, bytes]:

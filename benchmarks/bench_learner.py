@@ -25,7 +25,6 @@ from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from learner.diagnostics.cross_scoring import cross_score
-from learner.entropy import token_entropies, token_logprobs
 from learner.head import onepass, recompute
 
 TRAINED_SHARE = 4
@@ -73,8 +72,8 @@ class HeadInputs:
 
 
 def plain_head(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    logits = hidden @ weight.T
-    return token_logprobs(logits, targets), token_entropies(logits)
+    logp = torch.log_softmax(hidden @ weight.T, dim=-1)
+    return logp.gather(1, targets[:, None])[:, 0], -(logp.exp() * logp).sum(dim=1)
 
 
 def every_position(head: Head) -> Callable[[HeadInputs], None]:
@@ -216,8 +215,9 @@ def _score_whole(model: Qwen2ForCausalLM, prompt: list[int], samples: list[list[
     for block in (samples[start : start + 8] for start in range(0, len(samples), 8)):
         ids = torch.tensor([prompt + sample for sample in block])
         logits = model(input_ids=ids).logits[:, len(prompt) - 1 : -1]
-        logprobs = token_logprobs(logits.flatten(0, 1), ids[:, len(prompt) :].flatten())
-        sums.append(logprobs.double().view(len(block), -1).sum(dim=1))
+        logp = torch.log_softmax(logits.float(), dim=-1)
+        logprobs = logp.gather(2, ids[:, len(prompt) :, None])[..., 0]
+        sums.append(logprobs.double().sum(dim=1))
     return torch.cat(sums)
 
 

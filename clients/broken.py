@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import typer
 
 from clients.panel import Outcome
+from longturn.broken_share import too_many_broke
 from longturn.errors import LongturnError
 from longturn.task_file import TaskEntry
 
@@ -40,10 +41,11 @@ def tell_and_judge(broken: Sequence[BrokenGame], total: int, *, max_broken_share
     for game in broken:
         name = f"{game.entry.task.task_id}#{game.entry.seed}"
         typer.echo(f"broken: {name} {game.error.reason}: {game.error}", err=True)
-    if broken and len(broken) == total:
+    if not too_many_broke(len(broken), total, max_broken_share=max_broken_share):
+        return
+    if len(broken) == total:
         raise GamesBrokenError(f"all {total} games broke, for the reasons above; look at the env server's log")
-    if len(broken) > max_broken_share * total:
-        raise GamesBrokenError(
-            f"{len(broken)} of {total} games broke, for the reasons above, more than --max-broken-share ="
-            f" {max_broken_share:g} allows; take them out of the task file, or allow more"
-        )
+    raise GamesBrokenError(
+        f"{len(broken)} of {total} games broke, for the reasons above, more than --max-broken-share ="
+        f" {max_broken_share:g} allows; take them out of the task file, or allow more"
+    )

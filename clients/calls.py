@@ -38,6 +38,7 @@ _AWAY_CODES = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_E
 _STATUS_DETAILS_KEY = "grpc-status-details-bin"
 _TLS_SIGNS = ("handshake", "ssl", "verification", "socket closed", "endpoint closing", "connection reset")
 """In gRPC's words for a connection that came about and was dropped again."""
+_MALFORMED = "MALFORMED_STATUS"
 DEADLINE_REASON = "DEADLINE_EXCEEDED"
 
 
@@ -138,14 +139,15 @@ def _details_of(error: grpc.aio.AioRpcError) -> tuple[str, Mapping[str, str], fl
     for key, value in error.trailing_metadata() or ():
         if key != _STATUS_DETAILS_KEY or not isinstance(value, bytes):
             continue
+        info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
         try:
-            status = status_pb2.Status.FromString(value)
-        except DecodeError:
-            continue
-        for detail in status.details:
-            info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
-            if detail.Unpack(info):
-                reason, metadata = info.reason, dict(info.metadata)
-            elif detail.Unpack(retry):
-                retry_after_s = retry.retry_delay.ToTimedelta().total_seconds()
+            for detail in status_pb2.Status.FromString(value).details:
+                if detail.Unpack(info):
+                    reason, metadata = info.reason, dict(info.metadata)
+                elif detail.Unpack(retry):
+                    retry_after_s = retry.retry_delay.ToTimedelta().total_seconds()
+        except DecodeError as problem:
+            fields = {"code": error.code().name, "details": error.details(), "problem": str(problem)}
+            logger.warning("the rich status of a failed call cannot be decoded", extra=fields)
+            return _MALFORMED, {}, None
     return reason, metadata, retry_after_s

@@ -6,11 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from longturn.codec import task_from_proto
+from longturn.errors import WireError
+from longturn.knobs import KnobKind
 from longturn.records import Task
 from longturn.v1 import environment_pb2
 
 NONE = environment_pb2.DETERMINISM_NONE
 EXACT = environment_pb2.DETERMINISM_EXACT
+_KNOB_KINDS: Mapping[int, KnobKind] = {
+    environment_pb2.KNOB_KIND_INT: "int",
+    environment_pb2.KNOB_KIND_FLOAT: "float",
+    environment_pb2.KNOB_KIND_BOOL: "bool",
+    environment_pb2.KNOB_KIND_CHOICE: "choice",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +40,7 @@ class ServerInfo:
 class KnobInfo:
     """One setting of an environment."""
 
-    kind: str
-    """int, float, bool or choice."""
+    kind: KnobKind
     minimum: float | None
     maximum: float | None
     choices: tuple[str, ...]
@@ -114,8 +121,11 @@ def environment_from_proto(message: environment_pb2.EnvironmentInfo) -> Environm
 
 
 def _knob_from_proto(message: environment_pb2.KnobSpec) -> KnobInfo:
+    kind = _KNOB_KINDS.get(message.kind)
+    if kind is None:
+        raise WireError(f"knob {message.name!r} has the unknown kind {message.kind}; use clients as new as the server")
     return KnobInfo(
-        kind=environment_pb2.KnobKind.Name(message.kind).removeprefix("KNOB_KIND_").lower(),
+        kind=kind,
         minimum=message.minimum if message.HasField("minimum") else None,
         maximum=message.maximum if message.HasField("maximum") else None,
         choices=tuple(message.choices),

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clients.config import ActConfig, EvalConfig
-from longturn.config import load_config
+from longturn.broken_share import DEFAULT_MAX_BROKEN_SHARE
+from longturn.config import load_config, parse_value, spell_override
 from longturn.errors import ConfigError
 from longturn.logs import LogFormat, configure_logging
 from longturn.options import ConfigPath, DryRun, LogFormatOption, Overrides, ReadyFile, begin, refuse_given
@@ -85,7 +86,7 @@ def act(
     seed: Seed = 0,
     with_progress: Annotated[bool, typer.Option("--with-progress", help="Record progress too.")] = False,
     knobs: Knobs = None,
-    max_broken_share: MaxBrokenShare = 0.02,
+    max_broken_share: MaxBrokenShare = DEFAULT_MAX_BROKEN_SHARE,
 ) -> None:
     """Play episodes for a learner, or record demonstrations with --record."""
     if record is None:
@@ -93,7 +94,7 @@ def act(
         refuse_given(context, _RECORDING, because=because)
     else:
         refuse_given(context, ["ready_file"], because="--record serves nobody")
-    overrides = [*(overrides or []), *([f"env_server.address={server}"] if server else [])]
+    overrides = [*(overrides or []), *([spell_override("env_server.address", server)] if server else [])]
     config = begin(
         ActConfig, table="act", path=config_path, overrides=overrides, dry_run=dry_run, log_format=log_format
     )
@@ -364,7 +365,7 @@ def list_tasks(
 def prepare_tasks(
     tasks: Annotated[Path, typer.Option("--tasks", help="Task file (JSONL).")],
     concurrency: Concurrency = 4,
-    max_broken_share: MaxBrokenShare = 0.02,
+    max_broken_share: MaxBrokenShare = DEFAULT_MAX_BROKEN_SHARE,
     server: Server = None,
     config_path: ConfigPath = None,
     overrides: Overrides = None,
@@ -440,9 +441,9 @@ def _eval_config(
 ) -> EvalConfig:
     chosen = list(overrides or [])
     if server:
-        chosen.append(f"env_server.address={server}")
+        chosen.append(spell_override("env_server.address", server))
     if tokenizer:
-        chosen.append(f"renderer.tokenizer={json.dumps(str(tokenizer))}")
+        chosen.append(spell_override("renderer.tokenizer", tokenizer))
     configure_logging(log_format, daemon="eval")
     return load_config(EvalConfig, table="eval", path=path, overrides=chosen)
 
@@ -498,10 +499,7 @@ def _values(texts: Sequence[str] | None, option: str) -> dict[str, KnobValue]:
 
 
 def _value(text: str) -> KnobValue:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
+    value = parse_value(text)
     return value if isinstance(value, bool | int | float | str) else text
 
 

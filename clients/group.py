@@ -20,17 +20,13 @@ from clients.episode import RemoteEpisode
 from clients.leaf import first_leaf
 from clients.policies.base import derive_seed
 from clients.policies.engines import EngineRegistry
+from clients.retry_rules import is_transient
 from longturn.errors import CallRefusedError, EpisodeError, LongturnError, PolicyError, UnreachableError
 from longturn.metrics import Metrics
-from longturn.records import EndCause, EpisodeStatus, SamplingParams, Trajectory, TrajectoryIdentity
+from longturn.records import EndCause, SamplingParams, Trajectory, TrajectoryIdentity
 
 logger = logging.getLogger(__name__)
 
-_WALL_CAUSES = frozenset({EndCause.TIME_LIMIT, EndCause.MAX_EPISODE_TIME})
-_PASSING_REASONS = frozenset(
-    {"WORKER_CRASHED", "ENVIRONMENT_BROKEN", "START_TIMEOUT", "NO_WORKER", "SHUTTING_DOWN", "TOO_MANY_EPISODES"}
-)
-"""Refusals that a fresh episode may escape."""
 _VERSION_POLL_S = 5.0
 
 
@@ -137,7 +133,7 @@ class GroupRun:
                 "cause": str(broken),
             },
         )
-        if isinstance(broken, CallRefusedError) and broken.reason not in _PASSING_REASONS:
+        if not is_transient(broken):
             raise GroupFailedError(str(broken), reason=broken.reason) from broken
 
     async def _play_once(self, member: Member, retry_index: int) -> Trajectory:
@@ -220,7 +216,8 @@ def broken_by(trajectory: Trajectory, *, is_wall_time_broken: bool) -> LongturnE
     if trajectory.failure is not None:
         return EpisodeError(trajectory.failure.message, reason=trajectory.failure.reason)
     cause = trajectory.end_cause
-    if trajectory.status is EpisodeStatus.ABORTED or (is_wall_time_broken and cause in _WALL_CAUSES):
+    is_cut = is_wall_time_broken and cause is not None and cause.is_wall_time
+    if is_cut or not trajectory.status.is_result:
         name = cause.name if cause else trajectory.status.name
         return EpisodeError(f"ended by {name} after {len(trajectory.turns)} turns", reason=name)
     return None

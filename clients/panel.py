@@ -17,13 +17,13 @@ from clients.calls import Backoff
 from clients.group import broken_by
 from clients.leaf import first_leaf
 from clients.policies.base import derive_seed
+from clients.retry_rules import is_transient, meets_every_task
 from longturn.errors import CallRefusedError, EpisodeError, LongturnError, PolicyError, UnreachableError
 from longturn.records import SamplingParams, Trajectory
 from longturn.task_file import TaskEntry
 
 logger = logging.getLogger(__name__)
 
-_LASTING_REASONS = frozenset({"BAD_KNOB", "NO_ORACLE", "ENGINE_REFUSED", "NO_ENGINE"})
 _MAX_RETRIES = 2
 """Fresh episodes an entry may take after one that broke."""
 
@@ -67,7 +67,7 @@ async def play_panel(
     *,
     on_outcome: Callable[[Outcome], None],
 ) -> list[Outcome]:
-    """Play all entries; `on_outcome` sees each as it ends. Raises what another episode would only repeat."""
+    """Play all entries; `on_outcome` sees each as it ends. Raises what every other entry would only repeat."""
     outcomes: list[Outcome | None] = [None] * len(entries)
     remaining = iter(range(len(entries)))
 
@@ -97,9 +97,9 @@ async def _play_entry(index: int, entry: TaskEntry, player: Player, actor: Actor
         if isinstance(result, Trajectory):
             return Outcome(entry=entry, result=result)
         logger.warning("episode broke", extra={"task_id": entry.task.task_id, "cause": str(result)})
-        if isinstance(result, UnreachableError) or result.reason in _LASTING_REASONS:
+        if meets_every_task(result):
             raise result
-        if retry_index == _MAX_RETRIES:
+        if retry_index == _MAX_RETRIES or not is_transient(result):
             return Outcome(entry=entry, result=result)
         retry_index += 1
         await asyncio.sleep(backoff.delay_s(retry_index))

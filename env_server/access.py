@@ -38,9 +38,6 @@ class Caller:
     """Digest of its bearer token."""
 
 
-ANYBODY = Caller()
-
-
 class Access:
     """Checks callers."""
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from env_server.config import EnvServerConfig
+from longturn.config import spell_override
 from longturn.logs import LogFormat
 from longturn.options import ConfigPath, DryRun, LogFormatOption, Overrides, ReadyFile, begin
 
@@ -33,16 +34,17 @@ def serve(
     dry_run: DryRun = False,
 ) -> None:
     """Serve text environments over gRPC."""
-    flags = {"host": host, "port": port, "num_workers": workers}
-    given = [f"{name}={value}" for name, value in flags.items() if value is not None]
-    paths = {"state_dir": state_dir, "token_file": token_file}
-    given += [f"{name}={str(path)!r}" for name, path in paths.items() if path is not None]
-    if env:
-        given.append(f"environments=[{', '.join(repr(name) for name in env)}]")
-    if insecure:
-        given.append("insecure=true")
-    if insecure_sandbox:
-        given.append("insecure_sandbox=true")
+    flags = {
+        "host": host,
+        "port": port,
+        "num_workers": workers,
+        "state_dir": state_dir,
+        "token_file": token_file,
+        "environments": env or None,
+        "insecure": insecure or None,
+        "insecure_sandbox": insecure_sandbox or None,
+    }
+    given = [spell_override(name, value) for name, value in flags.items() if value is not None]
     settings = begin(
         EnvServerConfig,
         table="env_server",

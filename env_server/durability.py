@@ -78,7 +78,7 @@ class Durability:
     # --- commit --------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """RefusedError(STATE_DIR_FULL) while the state dir cannot be written."""
+        """RefusedError(STATE_DIR_UNWRITABLE) while the state dir cannot be written."""
         if self._error is not None and time.monotonic() >= self._retry_at_s:
             self._flush()
         if self._error is not None:
@@ -90,7 +90,7 @@ class Durability:
         self._schedule()
 
     async def written(self) -> None:
-        """Return once all records so far are written; RefusedError(STATE_DIR_FULL) if they cannot be."""
+        """Return once all records so far are written; RefusedError(STATE_DIR_UNWRITABLE) if they cannot be."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.when_written(partial(_resolve, done, None), partial(_resolve, done))
         await done
@@ -128,9 +128,9 @@ class Durability:
 
     def _refusal(self, error: OSError) -> RefusedError:
         return RefusedError(
-            "STATE_DIR_FULL",
+            "STATE_DIR_UNWRITABLE",
             f"the server cannot write its state dir {self._log.folder} ({error.strerror or error}): free some space"
-            " there, or move env_server.state_dir; nothing that was answered is lost",
+            " there or let the server write there, or move env_server.state_dir; nothing that was answered is lost",
             retry_after_s=1.0,
             setting="env_server.state_dir",
         )

@@ -5,21 +5,18 @@ transition with `action_valid=False` and the environment's own answer. Exception
 (`TaskNotFoundError`, `KnobError`) or that the simulator broke (`EnvironmentBrokenError`).
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from longturn.errors import LongturnError
+from longturn.knobs import KnobKind, KnobValueError, read_knob
 from longturn.nearest import nearest_hint
+from longturn.records import KnobValue
 
-KnobValue = bool | int | float | str
-KnobKind = Literal["int", "float", "bool", "choice"]
-
-_BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _EMPTY: Mapping[str, str] = MappingProxyType({})
 
 
@@ -85,44 +82,10 @@ class KnobSpec:
 
     def validate(self, value: KnobValue) -> KnobValue:
         """Return the value in the knob's own type; a string is read as its text form. Raise `KnobError` otherwise."""
-        match self.kind:
-            case "choice":
-                return self._validate_choice(value)
-            case "bool":
-                return self._validate_bool(value)
-            case "int" | "float":
-                return self._validate_number(value)
-
-    def _validate_choice(self, value: KnobValue) -> str:
-        if isinstance(value, str) and value in self.choices:
-            return value
-        hint = nearest_hint(str(value), self.choices)
-        raise KnobError(self.name, f"knob {self.name} is one of {', '.join(self.choices)}; got {value!r}{hint}")
-
-    def _validate_bool(self, value: KnobValue) -> bool:
-        parsed = _BOOLS.get(value.strip().lower()) if isinstance(value, str) else value
-        if isinstance(parsed, bool):
-            return parsed
-        raise KnobError(self.name, f"knob {self.name} is true or false; got {value!r}")
-
-    def _validate_number(self, value: KnobValue) -> int | float:
-        number = None if isinstance(value, bool) else self._parse_number(value)
-        low = -math.inf if self.minimum is None else self.minimum
-        high = math.inf if self.maximum is None else self.maximum
-        if number is None or not low <= number <= high:
-            raise KnobError(self.name, f"knob {self.name} is a {self.kind} in [{low:g}, {high:g}]; got {value!r}")
-        return number
-
-    def _parse_number(self, value: int | float | str) -> int | float | None:
         try:
-            number = float(value)
-        except (ValueError, OverflowError):
-            return None
-        if not math.isfinite(number):
-            return None
-        if self.kind == "float":
-            return number
-        return int(number) if number.is_integer() else None
+            return read_knob(self, value)
+        except KnobValueError as error:
+            raise KnobError(self.name, f"knob {self.name} {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

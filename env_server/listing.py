@@ -34,7 +34,7 @@ class Listing:
     def environments(self) -> environment_pb2.ListEnvironmentsResponse:
         """All environments, in the order of their names."""
         return environment_pb2.ListEnvironmentsResponse(
-            environments=[_environment(spec) for spec in self._catalog.specs.values()]
+            environments=[environment_to_proto(spec) for spec in self._catalog.specs.values()]
         )
 
     async def tasks(self, request: environment_pb2.ListTasksRequest) -> environment_pb2.ListTasksResponse:
@@ -68,7 +68,8 @@ def _start_of(page_token: str) -> int:
     return int(page_token)
 
 
-def _environment(spec: EnvironmentSpec) -> environment_pb2.EnvironmentInfo:
+def environment_to_proto(spec: EnvironmentSpec) -> environment_pb2.EnvironmentInfo:
+    """What the server says about an environment."""
     return environment_pb2.EnvironmentInfo(
         name=spec.name,
         version=spec.version,

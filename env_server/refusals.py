@@ -40,7 +40,7 @@ CODE_BY_REASON: dict[str, grpc.StatusCode] = {
     "SHUTTING_DOWN": grpc.StatusCode.UNAVAILABLE,
     "SPLIT_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
     "START_TIMEOUT": grpc.StatusCode.INTERNAL,
-    "STATE_DIR_FULL": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "STATE_DIR_UNWRITABLE": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "STEP_PENDING": grpc.StatusCode.UNAVAILABLE,
     "TASK_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
     "TASK_QUARANTINED": grpc.StatusCode.FAILED_PRECONDITION,

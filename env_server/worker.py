@@ -6,7 +6,6 @@ exits. Steps run one after another on the main thread, except those of environme
 
 from __future__ import annotations
 
-import ctypes
 import json
 import mmap
 import os
@@ -29,10 +28,10 @@ from env_server.replay import ReplayOrder, replay
 from env_server.spec_json import spec_to_json
 from env_server.stage import BrokenError, Stage, StageError, StartOrder, guarded
 from longturn.errors import ConfigError
+from longturn.parent import die_with_parent
 
 HOLD_S = 0.001
 """A finished result waits at most this long for company."""
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,14 +208,6 @@ def _task_page(environment: type[Environment], query: Mapping[str, Any]) -> byte
         for task in tasks
     ]
     return json.dumps({"num_tasks": environment.num_tasks(split, filters), "tasks": listed}).encode()
-
-
-def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when the server dies; exit if it is already gone."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:
-        sys.exit(0)
 
 
 @dataclass(frozen=True, slots=True)

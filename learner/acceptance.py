@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from learner.ledger.versions import VersionTable
 from learner.rows import RowError, build_rows
-from longturn.records import EndCause, EpisodeStatus, LogprobConvention, Purpose, Trajectory
+from longturn.records import LogprobConvention, Purpose, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,9 +21,9 @@ class AcceptanceRules:
 
 def refusal_reason(trajectory: Trajectory, rules: AcceptanceRules, *, purpose: Purpose, versions: VersionTable) -> str:
     """Why a trajectory is refused; empty if it is welcome. Finite logprobs are the record's own promise."""
-    if trajectory.status not in (EpisodeStatus.TERMINATED, EpisodeStatus.TRUNCATED):
+    if not trajectory.status.is_result:
         return f"NOT_A_MEMBER: status {trajectory.status.name} is no result of the policy"
-    if trajectory.end_cause in (EndCause.TIME_LIMIT, EndCause.MAX_EPISODE_TIME):
+    if trajectory.end_cause is not None and trajectory.end_cause.is_wall_time:
         return "NOT_A_MEMBER: an episode cut by wall time is played again, not trained on"
     if not trajectory.num_completion_tokens:
         return "NO_TOKENS: the policy sampled nothing"

@@ -146,13 +146,18 @@ def restore_optimizer(path: Path, *, model: PolicyModel, optimizer: torch.optim.
     try:
         tensors = load_file(path / _OPTIMIZER_FILE)
         torch.set_rng_state(load_file(path / _RNG_FILE)["torch"])
-    except (OSError, SafetensorError, KeyError) as error:
+    except (OSError, SafetensorError, KeyError, TypeError, RuntimeError) as error:  # the last two by set_rng_state
         raise CheckpointError(f"{path} cannot be read: {error}") from error
-    names = [name for name, _ in model.module.named_parameters()]
+    index_by_name = {name: index for index, (name, _) in enumerate(model.module.named_parameters())}
     state: dict[int, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         name, _, part = key.rpartition("/")
-        state.setdefault(names.index(name), {})[part] = tensor
+        if name not in index_by_name:
+            raise CheckpointError(
+                f"{path / _OPTIMIZER_FILE} holds {key!r}, of a parameter that the model has not; restore the"
+                " checkpoint, or resume with the model that it was made of"
+            )
+        state.setdefault(index_by_name[name], {})[part] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 

@@ -9,13 +9,14 @@ import typer
 
 from learner.config import LearnConfig
 from learner.imitation.config import ImitateConfig
+from learner.state import EndReason
 from longturn.errors import LongturnError
 from longturn.logs import LogFormat
 from longturn.options import ConfigPath, DryRun, LogFormatOption, Overrides, ReadyFile, begin, refuse_given
 
 _FAILURES = {
-    "NO_GROUPS": "for want of complete groups: the log says why groups failed",
-    "NON_FINITE": "because scores or gradients were not finite: lower learner.optimizer.learning_rate",
+    EndReason.NO_GROUPS: "for want of complete groups: the log says why groups failed",
+    EndReason.NON_FINITE: "because scores or gradients were not finite: lower learner.optimizer.learning_rate",
 }
 
 
@@ -50,14 +51,14 @@ def learn(
     from learner.session import learn as run_learner  # after parsing: it loads torch
 
     reason = run_learner(settings, resume=resume, ready_file=ready_file)
-    if reason == "STOPPED":
+    if reason is EndReason.STOPPED:
         raise typer.Exit(130)
     if reason in _FAILURES:
         raise LongturnError(
             f"the run ended with {reason}: learner.stop.max_skipped_in_a_row = {settings.stop.max_skipped_in_a_row} "
             f"batches in a row were not trained, {_FAILURES[reason]}; to go on from where it is, "
             f"{_raised(settings, config)}",
-            reason=reason,
+            reason=reason.value,
         )
 
 

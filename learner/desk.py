@@ -13,6 +13,7 @@ from learner.dispatcher import Desk, Dispatcher
 from learner.engine_client import EngineClient, Target
 from learner.ledger.batches import BatchProgress
 from learner.ledger.records import BatchOutcome, Evaluation, GroupVerdict, TakenBatch
+from learner.state import EndReason
 from longturn.errors import LongturnError
 from longturn.status import StatusBoard
 from longturn.task_file import TaskEntry
@@ -26,7 +27,7 @@ _POLL_S = 1.0
 class StopRequested(LongturnError):  # noqa: N818  # it is a request, not an error
     """The process was asked to stop; everything durable is in place."""
 
-    reason = "STOPPED"
+    reason = EndReason.STOPPED.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +98,9 @@ class TrainingDesk:
             )
         )
 
-    def skip(self, batch: int, reason: str) -> None:
+    def skip(self, batch: int, reason: EndReason) -> None:
         """Consume a batch without an update; admission opens."""
-        self._dispatcher.call(lambda desk: desk.ledger.batches.consume(batch, BatchOutcome.SKIPPED, reason))
+        self._dispatcher.call(lambda desk: desk.ledger.batches.consume(batch, BatchOutcome.SKIPPED, reason.value))
 
     def allocate_version(self, training_step: int) -> int:
         """A version that was never used before."""
@@ -163,9 +164,9 @@ class TrainingDesk:
         self._dispatcher.changed.clear()
         self._dispatcher.changed.wait(_POLL_S)
 
-    def end(self, reason: str, *, wait_s: float) -> None:
+    def end(self, reason: EndReason, *, wait_s: float) -> None:
         """Tell the pools that the run is over and give them a moment to leave."""
-        self._dispatcher.call(lambda desk: desk.assigner.end(reason))
+        self._dispatcher.call(lambda desk: desk.assigner.end(reason.value))
         deadline_s = time.monotonic() + wait_s
         while time.monotonic() < deadline_s and self._dispatcher.call(_num_pools):
             self.wait_for_news()

@@ -150,12 +150,14 @@ class EngineClient:
         return answer
 
     def call(self, path: str, body: Mapping[str, object] | None, *, timeout_s: float) -> dict[str, Any]:
-        """A POST, or a GET without a body; the answer's object, empty if it is none. EngineError unless it is good."""
+        """A POST, or a GET without a body; the answer's object, empty if there is none. EngineError unless it is good."""
         try:
             content = json.loads(self._body(path, body, timeout_s) or b"{}")
         except ValueError as error:
             raise EngineError(f"{self.url}{path}: {error}") from error
-        return content if isinstance(content, dict) else {}
+        if not isinstance(content, dict):
+            raise EngineError(f"{self.url}{path}: reply is no JSON object")
+        return content
 
     def _body(self, path: str, body: Mapping[str, object] | None, timeout_s: float) -> bytes:
         request = urllib.request.Request(

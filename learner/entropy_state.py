@@ -55,7 +55,7 @@ def remember_entropy(
 
 
 def mean_entropy(scores: Scores) -> float:
-    """Token mean in nats."""
+    """Token mean in nats: what the histories, EPO's above all, take per training step."""
     return scores.entropies_N.double().mean().item()
 
 

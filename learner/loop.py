@@ -7,11 +7,11 @@ from learner.filters.selection import Selection
 from learner.history import extend_history
 from learner.ledger.records import BatchOutcome
 from learner.phases import Parts, evaluate, finish_trained, publish_first, record_verdicts, save, train, write_measures
-from learner.state import NO_SIGNAL
+from learner.state import EndReason
 from learner.update import select_groups
 
 
-def run(parts: Parts) -> str:
+def run(parts: Parts) -> EndReason:
     """Train until the planned batches are consumed or a rule stops the run; the reason."""
     if end_reason(parts) is None or parts.pending_evaluations:
         publish_first(parts)
@@ -38,23 +38,23 @@ def run(parts: Parts) -> str:
     return reason
 
 
-def end_reason(parts: Parts) -> str | None:
+def end_reason(parts: Parts) -> EndReason | None:
     """COMPLETED after the planned batches; after too many skipped in a row, why they were skipped; else None."""
     if parts.state.batches_consumed >= parts.config.batch.num_batches:
-        return "COMPLETED"
+        return EndReason.COMPLETED
     if parts.state.skipped_in_a_row >= parts.config.stop.max_skipped_in_a_row:
         return parts.state.skip_reason
     return None
 
 
-def empty_reason(batch: Batch, selection: Selection) -> str | None:
+def empty_reason(batch: Batch, selection: Selection) -> EndReason | None:
     """Why a batch has nothing to train; None if it has."""
     if not batch.groups:
-        return "NO_GROUPS"
-    return NO_SIGNAL if selection.is_empty else None
+        return EndReason.NO_GROUPS
+    return EndReason.NO_SIGNAL if selection.is_empty else None
 
 
-def advance(parts: Parts, batch: Batch, selection: Selection, skip_reason: str | None) -> None:
+def advance(parts: Parts, batch: Batch, selection: Selection, skip_reason: EndReason | None) -> None:
     """Move the trainer state past a consumed batch. A skipped one raises no training step and appends no entropy."""
     state, was_trained = parts.state, skip_reason is None
     kept = sorted(selection.kept) if was_trained else []
@@ -68,8 +68,8 @@ def advance(parts: Parts, batch: Batch, selection: Selection, skip_reason: str |
     state.batches_consumed += 1
     state.skipped_in_a_row = 0 if was_trained else state.skipped_in_a_row + 1
     if was_trained:
-        state.skip_reason = NO_SIGNAL
-    elif skip_reason not in (None, NO_SIGNAL):
+        state.skip_reason = EndReason.NO_SIGNAL
+    elif skip_reason not in (None, EndReason.NO_SIGNAL):
         # One batch that broke among many that were filtered is what somebody has to look at.
         state.skip_reason = skip_reason
     state.length_bias.observe(batch.taken, kept)

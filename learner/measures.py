@@ -101,7 +101,7 @@ def lag_measures(batch: Batch, training_steps: Mapping[int, int], current_step: 
         for member in group.members:
             own = [
                 StepSpan(
-                    training_step=min(training_steps[span.policy_version], current_step),
+                    training_step=_step_of(span.policy_version, training_steps, current_step),
                     num_tokens=span.end - span.start,
                 )
                 for turn in member.trajectory.turns
@@ -129,7 +129,7 @@ def group_facts(batch: Batch, training_steps: Mapping[int, int], current_step: i
             duration=duration_bucket(group.taken.duration_s),
             lag=max(
                 (
-                    current_step - min(training_steps[span.policy_version], current_step)
+                    current_step - _step_of(span.policy_version, training_steps, current_step)
                     for member in group.members
                     for turn in member.trajectory.turns
                     for span in turn.policy_spans
@@ -144,7 +144,13 @@ def group_facts(batch: Batch, training_steps: Mapping[int, int], current_step: i
 def token_lags(kept: BatchTensors, training_steps: Mapping[int, int], current_step: int) -> Tensor:
     """Training steps since each trained token was sampled; 0 for weights that were lost in a restart."""
     versions = [version for row in kept.rows for version in row.policy_versions]
-    return torch.tensor([max(0, current_step - training_steps[version]) for version in versions], dtype=torch.int64)
+    lags = [current_step - _step_of(version, training_steps, current_step) for version in versions]
+    return torch.tensor(lags, dtype=torch.int64)
+
+
+def _step_of(policy_version: int, training_steps: Mapping[int, int], current_step: int) -> int:
+    """Training step of a version's weights; those that were lost in a restart count as being of the current one."""
+    return min(training_steps[policy_version], current_step)
 
 
 def entropy_measures(pool: BatchTensors, proximal: Scores) -> Measures:

@@ -24,7 +24,7 @@ from learner.entropy_state import entropy_step, remember_entropy
 from learner.filters.selection import GroupFilter, Selection
 from learner.filters.streaming import StreamingMass
 from learner.gradient_probe import GradientProbe
-from learner.ledger.records import Evaluation, GroupVerdict
+from learner.ledger.records import BatchOutcome, Evaluation, GroupVerdict
 from learner.losses.epo import EpoStep
 from learner.measure_board import MeasureBoard
 from learner.measures import (
@@ -44,7 +44,7 @@ from learner.model import PolicyModel
 from learner.probe import probe
 from learner.publisher import Published, Publisher
 from learner.reference import Reference
-from learner.state import TrainerState
+from learner.state import EndReason, TrainerState
 from learner.step_terms import Scores, StepContext, StepTerms, step_terms
 from learner.update import UpdateResult, apply_update, score_rows
 from learner.update_options import UpdateOptions
@@ -148,7 +148,7 @@ def record_verdicts(parts: Parts, batch: Batch, selection: Selection) -> None:
     parts.desk.record(batch.taken.batch, parts.state.training_step + 1, verdicts)
 
 
-def train(parts: Parts, batch: Batch, selection: Selection) -> str | None:
+def train(parts: Parts, batch: Batch, selection: Selection) -> EndReason | None:
     """Update on the kept groups, score the rest of the pool; why the step was skipped, or None.
 
     Groups that are trained are scored before the update only where something needs it; else its own forward pass
@@ -168,7 +168,7 @@ def train(parts: Parts, batch: Batch, selection: Selection) -> str | None:
     parts.measures |= lag_measures(batch, training_steps, state.training_step)
     if not scores.is_finite:
         parts.board.alarm("non_finite", batch=batch.taken.batch, where="scores")
-        return "NON_FINITE"
+        return EndReason.NON_FINITE
     proximal = scores if scores_first else None
     kept_proximal = proximal and proximal.take(kept_index)
     context = StepContext(
@@ -200,7 +200,7 @@ def train(parts: Parts, batch: Batch, selection: Selection) -> str | None:
         _measure_update(parts, kept, kept_proximal or result.scores, terms, result, context)
     if not result.is_applied:
         parts.board.alarm("non_finite", batch=batch.taken.batch, loss=result.loss, grad_norm=result.grad_norm)
-        return "NON_FINITE"
+        return EndReason.NON_FINITE
     state.training_step += 1
     # The history takes the policy as it was before the update, over the unfiltered pool: the filter must not move it.
     remember_entropy(state, options, pool, scores, max_turns=parts.config.play.max_turns)
@@ -370,9 +370,10 @@ def save(parts: Parts) -> None:
         )
 
 
-def write_measures(parts: Parts, batch: Batch, skip_reason: str | None) -> None:
+def write_measures(parts: Parts, batch: Batch, skip_reason: EndReason | None) -> None:
     """Write the row of a finished batch and say in one line how it went."""
     state, spent = parts.state, parts.clock.take()
+    outcome = skip_reason.value if skip_reason else BatchOutcome.TRAINED.value
     for name, seconds in spent.items():
         state.wall_s[name] = state.wall_s.get(name, 0.0) + seconds
     measures = parts.measures | {f"learner/phase/{name}_s": seconds for name, seconds in spent.items()}
@@ -380,7 +381,7 @@ def write_measures(parts: Parts, batch: Batch, skip_reason: str | None) -> None:
     measures |= {
         "training_step": state.training_step,
         "run_epoch": parts.run_epoch,
-        "outcome": skip_reason or "TRAINED",
+        "outcome": outcome,
     }
     update_s = spent.get("score", 0.0) + spent.get("update", 0.0)
     tokens = measures.get("learner/tokens/forward")
@@ -399,7 +400,7 @@ def write_measures(parts: Parts, batch: Batch, skip_reason: str | None) -> None:
     }
     logger.info(
         "batch finished",
-        extra={"batch": batch.taken.batch, "outcome": skip_reason or "TRAINED", "training_step": state.training_step}
+        extra={"batch": batch.taken.batch, "outcome": outcome, "training_step": state.training_step}
         | shown
         | {name: round(seconds, 2) for name, seconds in spent.items()},
     )

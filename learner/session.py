@@ -30,7 +30,7 @@ from learner.options import batch_options, group_filter, history_options, update
 from learner.phases import Parts, save, wait_for_evaluations
 from learner.publisher import Publisher
 from learner.reference import Reference, load_reference
-from learner.state import TrainerState
+from learner.state import EndReason, TrainerState
 from learner.summary import write_summary
 from longturn.config import config_digest
 from longturn.dispatch import DispatchRouter, SocketLimits
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 _LEAVE_WAIT_S = 10.0
 
 
-def learn(config: LearnConfig, *, resume: str, ready_file: Path | None) -> str:
+def learn(config: LearnConfig, *, resume: str, ready_file: Path | None) -> EndReason:
     """Run the learner to its end; the reason it ended."""
     started_s = time.monotonic()
     with ExitStack() as stack:
@@ -59,7 +59,7 @@ def learn(config: LearnConfig, *, resume: str, ready_file: Path | None) -> str:
     return reason
 
 
-def _train_to_the_end(parts: Parts) -> str:
+def _train_to_the_end(parts: Parts) -> EndReason:
     try:
         reason = run(parts)
         wait_for_evaluations(parts)
@@ -68,8 +68,8 @@ def _train_to_the_end(parts: Parts) -> str:
         parts.desk.end(reason, wait_s=_LEAVE_WAIT_S)
     except StopRequested as request:
         logger.warning("stopped", extra={"training_step": parts.state.training_step, "hint": str(request)})
-        return request.reason
-    logger.info("run ended", extra={"reason": reason, "training_step": parts.state.training_step})
+        return EndReason.STOPPED
+    logger.info("run ended", extra={"reason": reason.value, "training_step": parts.state.training_step})
     return reason
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from learner.diagnostics.cascade import CascadeTracker
@@ -13,8 +14,20 @@ from learner.history import EMPTY_HISTORY
 from learner.length_bias import LengthBiasMeter
 from learner.losses.entropy_history import EntropyHistory, HistoryOptions, TurnEntropyHistory
 
-NO_SIGNAL = "NO_SIGNAL"
-"""Every group of a batch was filtered away."""
+
+class EndReason(StrEnum):
+    """Why training ends; those after STOPPED also say why a batch was skipped."""
+
+    COMPLETED = "COMPLETED"
+    """All planned batches were consumed."""
+    STOPPED = "STOPPED"
+    """The process was asked to stop."""
+    NO_SIGNAL = "NO_SIGNAL"
+    """Every group of a batch was filtered away."""
+    NO_GROUPS = "NO_GROUPS"
+    """No group of a batch was complete."""
+    NON_FINITE = "NON_FINITE"
+    """Scores, loss or gradient of a batch were not finite."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,7 +38,7 @@ class TrainerState:
     training_step: int = 0
     batches_consumed: int = 0
     skipped_in_a_row: int = 0
-    skip_reason: str = NO_SIGNAL
+    skip_reason: EndReason = EndReason.NO_SIGNAL
     """Why they were skipped: NO_SIGNAL if all were for that, else the last other reason."""
     history_digest: str = EMPTY_HISTORY
     entropy_history: EntropyHistory = field(default_factory=EntropyHistory)
@@ -60,7 +73,7 @@ class TrainerState:
             "training_step": self.training_step,
             "batches_consumed": self.batches_consumed,
             "skipped_in_a_row": self.skipped_in_a_row,
-            "skip_reason": self.skip_reason,
+            "skip_reason": self.skip_reason.value,
             "history_digest": self.history_digest,
             "entropy_history": self.entropy_history.to_state(),
             "turn_entropy_history": self.turn_entropy_history.to_state(),
@@ -83,7 +96,7 @@ class TrainerState:
             training_step=state["training_step"],
             batches_consumed=state["batches_consumed"],
             skipped_in_a_row=state["skipped_in_a_row"],
-            skip_reason=state["skip_reason"],
+            skip_reason=EndReason(state["skip_reason"]),
             history_digest=state["history_digest"],
             entropy_history=EntropyHistory.from_state(state["entropy_history"], history_options),
             turn_entropy_history=TurnEntropyHistory.from_state(state["turn_entropy_history"], history_options),

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from learner.checkpoint_files import find_checkpoints
 from learner.phases import Parts
+from learner.state import EndReason
 from longturn.config import config_digest
 from longturn.disk import write_json
 
 
-def write_summary(parts: Parts, *, reason: str, wall_s: float) -> None:
+def write_summary(parts: Parts, *, reason: EndReason, wall_s: float) -> None:
     """Write the summary atomically; `wall_s` is that of this start, the phases are of the whole history."""
     state, config = parts.state, parts.config
     newest = find_checkpoints(parts.checkpoints_dir)
     num_trained = state.num_trained_trajectories
     summary = {
-        "reason": reason,
+        "reason": reason.value,
         "run_id": state.run_id,
         "run_epoch": parts.run_epoch,
         "seed": config.seed,

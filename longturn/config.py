@@ -39,7 +39,7 @@ def load_config(
     """
     tree = _read_table(path, table) if path else {}
     for override in overrides:
-        _apply(tree, override, table)
+        apply_override(tree, override, table=table)
     try:
         return model.model_validate(tree)
     except ValidationError as error:
@@ -67,6 +67,42 @@ def read_toml(path: Path) -> Tree:
         raise ConfigError(f"config file {path} cannot be read: {error.strerror}; give another with --config") from error
     except ValueError as error:  # of TOML or of UTF-8
         raise ConfigError(f"config file {path} is not valid TOML: {error}") from error
+
+
+def apply_override(tree: Tree, override: str, *, table: str = "") -> None:
+    """Put what `a.b=VALUE` says into the tree, its value read by `parse_value`.
+
+    With `table` the tree is that table, whose name may stand before the rest; without, the name must say a table.
+    Raises ConfigError where the override has another form, or where a table it names is a value.
+    """
+    name, separator, text = override.partition("=")
+    keys = [key.strip() for key in name.split(".")]
+    if table and keys[0] == table and len(keys) > 1:
+        keys = keys[1:]
+    if not separator or not all(keys) or (not table and len(keys) < 2):
+        example = f"{table}.port=0" if table else "learner.batch.num_batches=3"
+        form = "name=value" if table else "table.name=value"
+        raise ConfigError(f"override {override!r} has not the form {form}, such as {example}")
+    branch = tree
+    for key in keys[:-1]:
+        below = branch.setdefault(key, {})
+        if not isinstance(below, dict):
+            raise ConfigError(f"override {override!r}: {key} is a value, not a table")
+        branch = below
+    branch[keys[-1]] = parse_value(text.strip())
+
+
+def spell_override(name: str, value: object) -> str:
+    """`name=VALUE` as `apply_override` and `parse_value` read it back, whatever a text or a path holds."""
+    return f"{name}={_inline(str(value) if isinstance(value, Path) else value)}"
+
+
+def parse_value(text: str) -> object:
+    """The value that the right side of `name=value` spells: TOML, or else the text itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def _table_lines(config: Config, path: str) -> Iterator[str]:
@@ -111,30 +147,6 @@ def _read_table(path: Path, table: str) -> Tree:
     if not isinstance(tree, dict):
         raise ConfigError(f"{table} in {path} must be a table, such as [{table}]")
     return tree
-
-
-def _apply(tree: Tree, override: str, table: str) -> None:
-    name, separator, text = override.partition("=")
-    if not separator:
-        raise ConfigError(f"override {override!r} has no '='; write name=value, such as {table}.port=0")
-    keys = name.strip().split(".")
-    if keys[0] == table and len(keys) > 1:
-        keys = keys[1:]
-    branch = tree
-    for key in keys[:-1]:
-        below = branch.setdefault(key, {})
-        if not isinstance(below, dict):
-            raise ConfigError(f"override {override!r}: {key} is a value, not a table")
-        branch = below
-    branch[keys[-1]] = parse_value(text.strip())
-
-
-def parse_value(text: str) -> object:
-    """The value that an override spells: TOML, or else the text itself."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 def _describe(error: ValidationError, model: type[BaseModel], table: str) -> str:

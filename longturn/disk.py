@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,8 +28,19 @@ _MENDED_BY = {
 }
 
 
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_IN_WORDS = re.compile(r"\(os error (\d+)\)")
+"""How libraries written in Rust tell the system's number."""
+
+
 class DiskError(LongturnError):
-    """A file cannot be written or used, most often because the disk is full; the message names it."""
+    """A file cannot be written or used; the message names it, and what mends it where that is known."""
+
+    reason = "FILE_ERROR"
+
+
+class DiskFullError(DiskError):
+    """A file finds no room: the disk is full, or a quota or limit is reached."""
 
     reason = "DISK_FULL"
 
@@ -40,9 +52,8 @@ def writing_to(path: Path, *others: type[Exception]) -> Iterator[None]:
         yield
     except (OSError, *others) as error:
         mend = _mended_by(error) or _FREE
-        raise DiskError(
-            f"{path} cannot be written: {error}; {mend}, then start again: nothing that was complete is lost"
-        ) from error
+        message = f"{path} cannot be written: {error}; {mend}, then start again: nothing that was complete is lost"
+        raise _kind_of(error)(message) from error
 
 
 @contextmanager
@@ -51,7 +62,7 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DiskError(_told(error.filename or path, error)) from error
+        raise _kind_of(error)(_told(error.filename or path, error)) from error
 
 
 @contextmanager
@@ -74,7 +85,7 @@ def whole_file(path: Path, *, make_folder: bool = True) -> Iterator[BinaryIO]:
         finally:
             partial.unlink(missing_ok=True)
     except OSError as error:
-        raise DiskError(_told(path, error)) from error
+        raise _kind_of(error)(_told(path, error)) from error
 
 
 def write_whole(path: Path, data: str | bytes, *, make_folder: bool = True) -> None:
@@ -107,4 +118,16 @@ def _told(path: Path | str, error: OSError) -> str:
 
 
 def _mended_by(error: Exception) -> str | None:
-    return _MENDED_BY.get(error.errno or 0) if isinstance(error, OSError) else None
+    return _MENDED_BY.get(_number_of(error))
+
+
+def _kind_of(error: Exception) -> type[DiskError]:
+    return DiskFullError if _number_of(error) in _NO_ROOM else DiskError
+
+
+def _number_of(error: Exception) -> int:
+    """The system's number of an error; 0 where it has none."""
+    if isinstance(error, OSError) and error.errno:
+        return error.errno
+    found = _IN_WORDS.search(str(error))
+    return int(found[1]) if found else 0

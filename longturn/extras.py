@@ -10,8 +10,8 @@ MODULES_BY_EXTRA: Mapping[str, tuple[str, ...]] = {
     "server-alfworld": ("textworld", "alfworld", "fast_downward"),
     "server-scienceworld": ("scienceworld", "py4j"),
     "server-textworld-express": ("textworld_express", "py4j"),
-    "clients": ("aiohttp", "tokenizers", "jinja2"),
-    "engine": ("aiohttp", "torch", "transformers", "safetensors"),
+    "clients": ("aiohttp", "tokenizers"),
+    "engine": ("aiohttp", "torch", "transformers", "safetensors", "tokenizers", "numpy"),
     "learner": ("torch", "transformers", "safetensors", "tokenizers", "numpy", "tensorboard"),
     "report": ("matplotlib",),
 }

@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 REASONING_TAGS = ("planning", "explore", "reflection", "monitor")
-NO_PLAN = "No plan."
-"""What stands in the prompt before the first plan."""
 
 _CHINESE = re.compile("[\u4e00-\u9fff]")
 _ACTION = re.compile(r"<action>(.*?)</action>", re.IGNORECASE | re.DOTALL)

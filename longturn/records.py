@@ -28,6 +28,11 @@ class EpisodeStatus(enum.Enum):
         """Whether no further step is possible."""
         return self is not EpisodeStatus.RUNNING
 
+    @property
+    def is_result(self) -> bool:
+        """Whether the episode says something about the policy; only such a one may be a member of a group."""
+        return self in (EpisodeStatus.TERMINATED, EpisodeStatus.TRUNCATED)
+
 
 class EndCause(enum.Enum):
     """Why an episode was truncated or aborted; the numbers are those of the wire."""
@@ -45,6 +50,11 @@ class EndCause(enum.Enum):
     def status(self) -> EpisodeStatus:
         """The final status that this cause leads to."""
         return EpisodeStatus.TRUNCATED if self in _TRUNCATING else EpisodeStatus.ABORTED
+
+    @property
+    def is_wall_time(self) -> bool:
+        """Whether a clock ended the episode: such a one is a result, but no member of a group."""
+        return self in (EndCause.TIME_LIMIT, EndCause.MAX_EPISODE_TIME)
 
 
 _TRUNCATING = frozenset({EndCause.TURN_LIMIT, EndCause.TOKEN_LIMIT, EndCause.TIME_LIMIT, EndCause.MAX_EPISODE_TIME})

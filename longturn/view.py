@@ -26,7 +26,7 @@ _QUERY = """
 SELECT t.group_id, t.member_index, t.attempt, t.trajectory, s.purpose, s.batch,
        (SELECT v.verdict FROM verdicts v WHERE v.group_id = t.group_id ORDER BY v.batch DESC LIMIT 1) AS verdict
 FROM trajectories t JOIN groups g USING (group_id) JOIN slots s USING (slot_id)
-WHERE (:batch IS NULL OR s.batch = :batch) AND (:group IS NULL OR t.group_id = :group)
+WHERE (:batch IS NULL OR s.purpose = 'TRAIN' AND s.batch = :batch) AND (:group IS NULL OR t.group_id = :group)
   AND (:member IS NULL OR t.member_index = :member)
 ORDER BY t.received_s DESC, t.member_index LIMIT :limit
 """
@@ -49,7 +49,7 @@ def view(
     which: Annotated[
         str | None, typer.Argument(help="GROUP or GROUP/MEMBER to read in full; a number in a recorded file.")
     ] = None,
-    batch: Annotated[int | None, typer.Option(help="Only this batch.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Only this batch of training.")] = None,
     last: Annotated[int, typer.Option(help="How many to list, newest first.", min=1)] = 20,
     tokens: Annotated[bool, typer.Option("--tokens", help="Also show token ids, logprobs and versions.")] = False,
 ) -> None:

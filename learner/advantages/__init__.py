@@ -2,7 +2,7 @@
 
 A group estimator maps shaped returns and group indices of the kept trajectories to one advantage per trajectory; a turn
 estimator (`learner.advantages.turn_inputs`) gives one per turn. A new one is a new file and an entry here, or, where it
-has settings, in `learner.options`. What reshapes advantages per token afterwards are files of their own, too.
+has settings, in `learner.advantage_options`. What reshapes advantages per token afterwards are files of their own, too.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,6 +23,3 @@ GROUP_ADVANTAGES: Mapping[str, GroupAdvantage] = {
     "rloo": rloo,
     "reinforce": reinforce,
 }
-
-TURN_ADVANTAGES = ("grpo_over_turns", "gigpo", "rlvmr")
-"""Names of the turn estimators; `learner.options` builds them from their settings."""

@@ -7,8 +7,6 @@ contains noise of the order of 1 / sqrt(n): compare buckets of equal size and re
 
 from __future__ import annotations
 
-import bisect
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -54,16 +52,6 @@ def _norm(backwards: Sequence[Backward], parameters: Sequence[Tensor]) -> float:
     return norm
 
 
-def task_bound(returns: Sequence[float], score_square_norms: Sequence[float]) -> float:
-    """Cauchy-Schwarz: the task gradient of R - mean R is at most sqrt(var R) * sqrt(mean of |grad log pi|^2).
-
-    Both means are over the members of a group, so the variance is that of the population.
-    """
-    mean = math.fsum(returns) / len(returns)
-    variance = math.fsum((value - mean) ** 2 for value in returns) / len(returns)
-    return math.sqrt(variance * math.fsum(score_square_norms) / len(score_square_norms))
-
-
 def quantile_buckets(stds: Sequence[float], num_buckets: int) -> list[list[int]]:
     """Groups in equal buckets by rising standard deviation, the remainder in the last; fewer groups, fewer buckets."""
     order = sorted(range(len(stds)), key=lambda index: stds[index])
@@ -74,8 +62,3 @@ def quantile_buckets(stds: Sequence[float], num_buckets: int) -> list[list[int]]
     buckets = [order[index * size : (index + 1) * size] for index in range(num_buckets)]
     buckets[-1].extend(order[num_buckets * size :])
     return buckets
-
-
-def fixed_buckets(stds: Sequence[float], edges: Sequence[float] = (0, 1, 2, 3, 4, 5)) -> list[int]:
-    """Number of each group's bucket, from 1: bucket i reaches from edge i, included, to the next; the last is open."""
-    return [max(1, bisect.bisect_right(edges, std)) for std in stds]

@@ -107,20 +107,6 @@ def retrieval(scores: CrossScores, ks: Sequence[int] = (2, 4, 8)) -> Retrieval:
     )
 
 
-@dataclass(slots=True)
-class MovingStd:
-    """Exponential mean of the marginals' spread, one per scope and variant; the first value initialises it."""
-
-    decay: float = 0.9
-    value: float | None = None
-
-    def update(self, marginal_std: float) -> float:
-        """Take one measurement in and return the mean."""
-        previous = marginal_std if self.value is None else self.value
-        self.value = self.decay * previous + (1 - self.decay) * marginal_std
-        return self.value
-
-
 def _rank_of_own_prompt(scores: CrossScores) -> Tensor:
     """Number of columns that come before the first one that holds the own prompt."""
     # Stable: equal scores, as in a full template collapse, go to the lowest column.

@@ -43,11 +43,6 @@ def early_late_thirds(entropies_N: Tensor, mask_N: Tensor, layout: TokenLayout) 
     )
 
 
-def masked_mean_entropy(entropies_N: Tensor, mask_N: Tensor) -> float | None:
-    """Token-mean entropy: what EPO's history takes per training step; absent without a masked token."""
-    return _masked_mean(entropies_N, mask_N.bool())
-
-
 def _masked_mean(values_N: Tensor, mask_N: Tensor) -> float | None:
     chosen = values_N.detach()[mask_N]
     return chosen.double().mean().item() if chosen.numel() else None

@@ -12,6 +12,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveOptions:
+    """Where the coefficient goes and how fast (arXiv 2505.22312, 3.2.5).
+
+    Entropies are in nats per token; coefficients have the unit of a loss per nat. ValueError unless all are above 0.
+    """
+
     target: float = 0.2
     """Wanted entropy in nats per token."""
     step: float = 1e-4

@@ -13,6 +13,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryOptions:
+    """How past step entropies become one reference, in nats per token.
+
+    The paper (arXiv 2509.22576 v2) takes the plain mean; the others forget. ValueError for an unknown kind, a window
+    below 1 or a decay outside [0, 1).
+    """
+
     kind: str = "cumulative"
     """cumulative (plain mean of all earlier steps, the paper) | sliding | ema."""
     window: int = 10

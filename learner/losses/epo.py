@@ -20,6 +20,12 @@ from learner.losses.entropy_history import EntropyHistory, HistoryOptions, TurnE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpoOptions:
+    """Constants of both entropy terms, named as in arXiv 2509.22576 v2, whose values are the defaults.
+
+    Coefficients are loss per nat of a token's entropy; the corridor's edges are multiples of the reference entropy.
+    ValueError for a negative coefficient, an empty corridor, a floor outside [0, 1], or an unknown choice.
+    """
+
     entropy_coefficient: float = 0.001
     """lambda, the weight of the entropy bonus."""
     smooth_coefficient: float | None = None
@@ -93,7 +99,7 @@ class EpoStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorridorOccupancy:
-    """Shares of tokens, summing to 1; a token exactly on an edge is outside."""
+    """Shares of the masked tokens, summing to 1; a token exactly on an edge is outside."""
 
     below: float
     inside: float

@@ -17,6 +17,12 @@ from learner.advantages.token_shaping import ShapingInputs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KlCov:
+    """Chooses the tokens that pay and says what (arXiv 2505.22617).
+
+    Called with flat inputs of N tokens it gives N weights of loss per nat, detached, zero outside the mask. ValueError
+    for a share outside (0, 1] or a negative coefficient.
+    """
+
     share: float = 2e-4
     """Share of the masked tokens that is chosen, rounded down but at least one."""
     coefficient: float = 1.0

@@ -11,36 +11,18 @@ from torch import Tensor
 from learner.losses.correction import Correction, CorrectionInputs, CorrectionLimits, Interpolation
 
 
-def log_linear_proximal(
-    behavior_logprobs_N: Tensor,
-    current_logprobs_N: Tensor,
-    *,
-    behavior_step_N: Tensor,
-    proximal_step: int,
-    current_step: int,
-) -> Tensor:
-    """log b + a (log pi - log b), a = (proximal - behaviour) / (current - behaviour) in steps; 1 for fresh tokens."""
-    shares_N = current_shares(
-        behavior_step_N.to(current_logprobs_N.dtype), proximal_step=proximal_step, current_step=current_step
-    )
-    return behavior_logprobs_N + shares_N * (current_logprobs_N.detach() - behavior_logprobs_N)
-
-
-def current_shares(behavior_step_N: Tensor, *, proximal_step: int, current_step: int) -> Tensor:
-    """a of every token, from floating-point training steps: the current policy's share, in [0, 1]."""
-    distance_N = (current_step - behavior_step_N).clamp(min=1)
-    shares_N = ((proximal_step - behavior_step_N) / distance_N).clamp(0.0, 1.0)
-    return shares_N.masked_fill(behavior_step_N >= current_step, 1.0)
+def current_shares(lags_N: Tensor) -> Tensor:
+    """Share of the current policy for tokens of these ages in training steps, floating-point: in [0, 1]."""
+    return ((lags_N - 1) / lags_N.clamp(min=1)).masked_fill(lags_N < 1, 1.0)
 
 
 def log_linear(limits: CorrectionLimits, inputs: CorrectionInputs) -> Correction:
     """The approximation as a correction; reads cap and the tokens' lags."""
     if inputs.lags_N is None:
         raise ValueError("log_linear needs the lag of every token")
-    steps_N = -inputs.lags_N.to(inputs.behavior_logprobs_N.dtype)
     interpolation = Interpolation(
         behavior_logprobs_N=inputs.behavior_logprobs_N,
-        shares_N=current_shares(steps_N, proximal_step=-1, current_step=0),
+        shares_N=current_shares(inputs.lags_N.to(inputs.behavior_logprobs_N.dtype)),
         cap=limits.cap,
     )
     return Correction(

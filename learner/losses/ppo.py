@@ -10,6 +10,12 @@ from learner.losses.ratio import log_ratio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PpoOptions:
+    """Bounds of the probability ratio (Schulman et al. 2017; apart from each other as in DAPO, Yu et al. 2025).
+
+    All are plain ratios without unit. ValueError for clip_low outside (0, 1], clip_high not above 0, or dual_clip not
+    above 1.
+    """
+
     clip_low: float = 0.2
     """How far the ratio may fall below 1 before the gain stops counting."""
     clip_high: float = 0.2

@@ -21,7 +21,10 @@ __all__ = ["LossOptions", "TokenTerms", "step_token_losses"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossOptions:
+    """Which terms the loss of a training step has; each checks its own constants. Sources: the terms' own files."""
+
     ppo: PpoOptions
+    """Clipped policy surrogate; always there."""
     epo: EpoOptions | None = None
     """Entropy bonus and corridor; absent: no entropy term at all."""
     kl: KlOptions | None = None

@@ -1,9 +1,10 @@
-"""The one rule for a play of a panel in which games broke, be it of this start of the run or of an earlier one."""
+"""What becomes of a play of a panel in which games broke, be it of this start of the run or of an earlier one."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from longturn.broken_share import too_many_broke
 from longturn.disk import naming
 from longturn.errors import LongturnError
 from longturn.report.evaluations import Evaluation, read_evaluation
@@ -24,7 +25,8 @@ def judged(path: Path, *, max_broken_share: float) -> Evaluation:
     plays the panel again.
     """
     play = read_evaluation(path)
-    if play.success_by_task and len(play.broken_by_task) <= max_broken_share * play.num_tasks:
+    num_broken = len(play.broken_by_task)
+    if play.success_by_task and not too_many_broke(num_broken, play.num_tasks, max_broken_share=max_broken_share):
         return play
     aside = path.with_suffix(".rejected")
     with naming(path):
@@ -38,7 +40,7 @@ def judged(path: Path, *, max_broken_share: float) -> Evaluation:
             f" {logs / 'engine.log'} for what they have in common; {rest}"
         )
     raise BrokenEvaluationError(
-        f"{title}: {len(play.broken_by_task)} of {play.num_tasks} games broke, more than evaluation.max_broken_share ="
+        f"{title}: {num_broken} of {play.num_tasks} games broke, more than evaluation.max_broken_share ="
         f" {max_broken_share:g} allows: {_listed(play)}; {rest}"
     )
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from longturn.config import spell_override
 from longturn.launch.config import EvaluationConfig, TasksConfig, TaskSetConfig, WarmstartConfig
 from longturn.launch.layout import RunLayout
 from longturn.launch.supervisor import Facts
@@ -39,7 +39,7 @@ class CommandLines:
 
     def engine(self, model: Path, version: str, facts: Facts | None) -> Sequence[str]:
         """The engine, serving `model` as policy version `version`; a restarted one takes its old port again."""
-        settings = (_set(f"engine.model_path={json.dumps(str(model))}"), _set(f'engine.weight_version="{version}"'))
+        settings = (_set("engine.model_path", model), _set("engine.weight_version", version))
         return (
             *self._daemon("engine", "engine"),
             *(word for pair in settings for word in pair),
@@ -48,9 +48,9 @@ class CommandLines:
 
     def learner(self, engine_urls: str) -> Sequence[str]:
         """The learner, with engines at these addresses, joined by commas; it goes on from its newest checkpoint."""
-        key_file = json.dumps(str(self._layout.engine_key))
-        engines = ", ".join(f'{{url="{url}", api_key_file={key_file}}}' for url in engine_urls.split(","))
-        return (*self._daemon("learn", "learner"), *_set(f"learner.publish.engines=[{engines}]"))
+        key_file = str(self._layout.engine_key)
+        engines = [{"url": url, "api_key_file": key_file} for url in engine_urls.split(",")]
+        return (*self._daemon("learn", "learner"), *_set("learner.publish.engines", engines))
 
     def actors(self, server: str) -> Sequence[str]:
         """The actor pool."""
@@ -84,7 +84,7 @@ class CommandLines:
     def record(self, config: WarmstartConfig, server: str, *, seed: int, max_broken_share: float) -> Sequence[str]:
         """Record demonstrations."""
         settings = [
-            word for name, value in config.settings.items() for word in ("--policy-set", f"{name}={json.dumps(value)}")
+            word for name, value in config.settings.items() for word in ("--policy-set", spell_override(name, value))
         ]
         return (
             *(*_LONGTURN, "act", *self._shared, "--server", server, "--record", str(self._layout.demonstrations)),
@@ -97,8 +97,8 @@ class CommandLines:
         """Imitate the demonstrations."""
         return (
             *(*_LONGTURN, "learn", *self._shared, "--imitate", str(self._layout.demonstrations)),
-            *_set(f"imitate.seed={seed}"),
-            *_set(f"imitate.out={json.dumps(str(self._layout.warm_start))}"),
+            *_set("imitate.seed", seed),
+            *_set("imitate.out", self._layout.warm_start),
         )
 
     def evaluate(
@@ -117,12 +117,12 @@ class CommandLines:
         return (*_LONGTURN, command, *self._shared, "--ready-file", str(self._layout.files(name).ready))
 
 
-def _set(setting: str) -> tuple[str, str]:
-    return "--set", setting
+def _set(name: str, value: object) -> tuple[str, str]:
+    return "--set", spell_override(name, value)
 
 
 def _same_port(table: str, facts: Facts | None) -> tuple[str, ...]:
     if facts is None:
         return ()
     port = str(facts["address"]).rpartition(":")[2]
-    return _set(f"{table}.port={port}")
+    return _set(f"{table}.port", int(port))

@@ -7,6 +7,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from longturn.broken_share import DEFAULT_MAX_BROKEN_SHARE
 from longturn.config import Config
 from longturn.task_mix import TaskMixConfig
 
@@ -115,7 +116,7 @@ class EvaluationConfig(Config):
     """Episodes played at once."""
     seed: int = Field(default=1, ge=0)
     """Seed of the samples, the same before and after."""
-    max_broken_share: float = Field(default=0.02, ge=0, lt=1)
+    max_broken_share: float = Field(default=DEFAULT_MAX_BROKEN_SHARE, ge=0, lt=1)
     """Largest share of a panel's games that may break through no fault of the policy. They are no result: they enter no
     mean, and the tables show their number and reasons. Above it the play does not count and the run ends. As large a
     share of the games may break while they are prepared or demonstrations are recorded; they are left out."""

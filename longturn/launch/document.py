@@ -10,7 +10,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from longturn.config import Tree, load_config, parse_value, read_toml
+from longturn.config import Tree, apply_override, load_config, read_toml
 from longturn.disk import naming
 from longturn.errors import ConfigError
 from longturn.launch.config import EvaluationConfig, RunConfig, TasksConfig, WarmstartConfig
@@ -25,7 +25,7 @@ def read_document(path: Path, overrides: Sequence[str]) -> Tree:
     """The file with overrides such as `learner.batch.num_batches=3` applied; unknown tables are refused."""
     document = read_toml(path)
     for override in overrides:
-        _apply(document, override)
+        apply_override(document, override)
     for table in document:
         if table not in TABLES:
             nearest = nearest_name(table, TABLES)
@@ -105,19 +105,6 @@ def _table(document: Tree, name: str) -> Tree:
     if not isinstance(table, dict):
         raise ConfigError(f"{name} must be a table, such as [{name}]")
     return table
-
-
-def _apply(document: Tree, override: str) -> None:
-    name, separator, text = override.partition("=")
-    keys = name.strip().split(".")
-    if not separator or len(keys) < 2:
-        raise ConfigError(
-            f"override {override!r} has not the form table.name=value, such as learner.batch.num_batches=3"
-        )
-    branch = document
-    for key in keys[:-1]:
-        branch = _table(branch, key)
-    branch[keys[-1]] = parse_value(text.strip())
 
 
 def _free_port() -> int:

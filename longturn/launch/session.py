@@ -13,7 +13,7 @@ from typing import Any
 import tomli_w
 from rich.console import Console
 
-from longturn.config import Tree
+from longturn.config import Tree, spell_override
 from longturn.disk import naming, read_json, write_json, write_whole
 from longturn.errors import ConfigError, LongturnError
 from longturn.launch.command_lines import CommandLines
@@ -54,8 +54,8 @@ def new_run(
     """
     if config is None:
         raise ConfigError("name the settings with --config FILE, or a run to go on with by --resume FOLDER")
-    given = [f'run.name="{name}"'] if name is not None else []
-    given += [f"run.seed={seed}"] if seed is not None else []
+    flags = {"run.name": name, "run.seed": seed}
+    given = [spell_override(setting, value) for setting, value in flags.items() if value is not None]
     document = read_document(config, [*overrides, *given])
     refuse_filled(document)
     # Checked before the folder is made: a refused setting leaves nothing behind.

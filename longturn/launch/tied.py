@@ -6,24 +6,16 @@ untied).
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 
-_PR_SET_PDEATHSIG = 1
+from longturn.parent import die_with_parent
 
 
 def main() -> None:
     """Tie this process to its parent, then become the command."""
     parent, command = int(sys.argv[1]), sys.argv[2:]
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
-            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    # The parent may have died before the call above took hold.
-    if os.getppid() != parent:
-        sys.exit("the process that asked for this command is gone")
+    die_with_parent(parent)
     os.execvp(command[0], command)
 
 

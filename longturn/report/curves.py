@@ -222,5 +222,4 @@ def waits(rows: Sequence[Row]) -> dict[tuple[str, str], float]:
                 num_waits[daemon, peer] += 1
             case _:
                 pass  # The position and the time of the look.
-    # Folders from before answers were noted hold waits alone.
-    return {pair: count / (num_answers[pair[0]] or len(looks)) for pair, count in sorted(num_waits.items())}
+    return {pair: count / num_answers[pair[0]] for pair, count in sorted(num_waits.items())}

@@ -43,9 +43,11 @@ def _wait_reaped(address: str) -> None:
     wait_until(lambda: get_status(address).values.get("server/episode/num_reaped"))
 
 
-async def _play(envs: EnvClient, task: Task, seed: int) -> list[StepResult]:
+async def _play(envs: EnvClient, task: Task, seed: int, results: list[StepResult] | None = None) -> list[StepResult]:
+    """Play to the end; `results` sees them come."""
     episode = await envs.start(task, seed=seed, with_oracle=True, with_progress=True)
-    results = [episode.initial]
+    results = [] if results is None else results
+    results.append(episode.initial)
     while not results[-1].status.is_final:
         results.append(await episode.step(results[-1].oracle_action or ""))
     return results
@@ -347,15 +349,18 @@ def test_episodes_of_a_killed_server_with_a_state_dir_go_on_by_themselves(tmp_pa
         task = Task(environment="echo", task_id="echo/train/000000", knobs={"horizon": 6, "step_sleep_ms": 300.0})
         async with EnvClient(_config(server.address)) as envs:
             assert "state_dir" in envs.server_info.capabilities
-            playing = asyncio.gather(*(_play(envs, task, seed) for seed in range(4)))
-            await asyncio.sleep(0.8)
+            runs: list[list[StepResult]] = [[] for _ in range(4)]
+            playing = asyncio.gather(*(_play(envs, task, seed, results) for seed, results in enumerate(runs)))
+            await until(lambda: all(len(results) > 1 for results in runs))
             server.kill()
+            assert not any(results[-1].status.is_final for results in runs)
             again = await asyncio.to_thread(ServerProcess, tmp_path / "2", port=server.port, settings=settings)
             try:
                 for results in await playing:
                     assert [result.turn_index for result in results] == list(range(7))
                     assert results[-1].success
                     assert results[-1].episode_return == pytest.approx(1.0)
+                assert envs.num_reconnects >= 1
             finally:
                 again.stop()
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from tokenizers import Tokenizer
 
 from clients.act import group_players
@@ -199,6 +200,24 @@ def test_members_that_break_every_time_fail_their_group_with_a_reason_and_never_
         assert [(item.group_id, item.reason) for item in learner.failed] == [("broken", "MEMBER_RETRIES")]
         assert not learner.members("broken")
         assert len(learner.members("whole")) == 4
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_refuses_fails_the_group_at_once(
+    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with serving_engine(echo_script(tokenizer_path)) as engine:
+            engine.interfere = lambda ask, answer: web.Response(status=400, text="the prompt is too long")
+            groups = [group("refused", _echo(), size=1)]
+            with ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url]) as learner:
+                async with parts_of(address, renderer, learner.address, tmp_path) as parts:
+                    await _run(parts)
+            [failed] = learner.failed
+            assert failed.reason == "ENGINE_REFUSED"
+            assert "the prompt is too long" in failed.message
+            assert len(engine.asks) == 1
 
     asyncio.run(main())
 

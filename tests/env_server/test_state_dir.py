@@ -197,7 +197,7 @@ def test_a_full_disk_refuses_what_is_new_and_loses_nothing_that_was_answered(tmp
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await call
                 info = error_info(caught.value)
-                assert (info.reason, info.metadata["setting"]) == ("STATE_DIR_FULL", "env_server.state_dir")
+                assert (info.reason, info.metadata["setting"]) == ("STATE_DIR_UNWRITABLE", "env_server.state_dir")
                 assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
                 assert retry_delay_s(caught.value) > 0
             limit(pid, resource.RLIM_INFINITY)

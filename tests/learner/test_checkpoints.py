@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from learner.checkpoint import choose_checkpoint, load_state, restore_optimizer, save_checkpoint
 from learner.checkpoint_files import CheckpointError, find_checkpoints, prune, verify, writing
@@ -206,6 +207,25 @@ def test_a_state_of_another_version_is_a_clear_error(tmp_path: Path) -> None:
     write(tmp_path, 1)
     with pytest.raises(CheckpointError, match=r"state\.json cannot be read"):
         load_state(find_checkpoints(tmp_path)[0], HistoryOptions())
+
+
+def test_a_reason_to_end_that_nobody_knows_is_a_clear_error(tmp_path: Path) -> None:
+    state = TrainerState(run_id="run").to_json() | {"skip_reason": "BORED"}
+    with pytest.raises(ValueError, match="BORED"):
+        TrainerState.from_json(state, HistoryOptions())
+
+
+@pytest.mark.parametrize("tensor", ["foreign.weight/exp_avg", "nothing"])
+def test_the_state_of_a_foreign_parameter_is_a_clear_error(tmp_path: Path, model_dir: Path, tensor: str) -> None:
+    model = PolicyModel.load(model_dir)
+    optimizer = torch.optim.AdamW(model.module.parameters())
+    state = TrainerState(run_id="run", training_step=1, batches_consumed=1)
+    save_checkpoint(tmp_path, state=state, model=model, optimizer=optimizer, num_batches=9, keep=2)
+    path = find_checkpoints(tmp_path)[0].path
+    file = path / "trainer" / "optimizer.safetensors"
+    save_file({tensor: torch.zeros(2)}, file)
+    with pytest.raises(CheckpointError, match=rf"{file.name} holds '{tensor}'"):
+        restore_optimizer(path, model=model, optimizer=optimizer)
 
 
 SAVER = """

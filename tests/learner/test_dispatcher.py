@@ -229,11 +229,12 @@ def test_a_late_attempt_is_superseded_without_harm(dispatcher: Dispatcher) -> No
     wait_until(lambda: len(kept) == 6)
     first.stop()
     with ScriptedPool(dispatcher.address, pool_id="fast") as fast:
-        take(dispatcher)
+        taken = take(dispatcher)
         message = dispatch_pb2.SubmitTrajectory(trajectory=trajectory_to_bytes(kept[0]))
         message.identity.CopyFrom(trajectory_to_proto(kept[0]).identity)
         fast.extra.append(message)
         wait_until(lambda: any(ack.verdict == dispatch_pb2.ACK_VERDICT_SUPERSEDED for ack in fast.acks))
+        assert take(dispatcher) == taken
 
 
 def test_a_failed_group_is_played_again_in_its_slot(dispatcher: Dispatcher) -> None:

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from learner.advantages import GROUP_ADVANTAGES, TURN_ADVANTAGES
+from learner.advantages import GROUP_ADVANTAGES
 from learner.batch import tensors_of, tokens_of_groups
 from learner.config import LearnConfig
 from learner.entropy_state import entropy_step, remember_entropy
@@ -46,7 +46,7 @@ def names(table: type[Config], field: str) -> set[str]:
 
 
 def test_the_settings_name_every_method_that_there_is() -> None:
-    assert names(AdvantageConfig, "estimator") == {*GROUP_ADVANTAGES, *TURN_ADVANTAGES}
+    assert names(AdvantageConfig, "estimator") == {*GROUP_ADVANTAGES, "grpo_over_turns", "gigpo", "rlvmr"}
     assert names(OffPolicyConfig, "mode") == set(CORRECTIONS)
     assert names(PpoConfig, "aggregation") == {*AGGREGATIONS, "constant"}
     assert names(ReferenceConfig, "estimator") == set(KL_ESTIMATORS)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from learner.checkpoint_files import verify
-from learner.engine_client import DiskTransport, EngineClient, Target, Transport, UpdateRules
+from learner.engine_client import DiskTransport, EngineClient, EngineError, Target, Transport, UpdateRules
 from learner.engines import EngineRegistry
 from learner.ledger.schema import LedgerError
 from learner.publisher import Publisher
@@ -131,6 +131,13 @@ def test_an_engine_that_does_not_report_the_version_is_not_confirmed(engine: Scr
         assert registry.publish(wanted, timeout_s=0.3) == []
     assert "reports version default" in registry.failures[engine.url]
     registry.close()
+
+
+@pytest.mark.parametrize("content", [[], "ok", 1, True])
+def test_an_answer_that_is_no_object_confirms_nothing(engine: ScriptedEngine, content: object) -> None:
+    engine.content = content
+    with pytest.raises(EngineError, match="/pause_generation: reply is no JSON object"):
+        EngineClient(engine.url).load(target(1), UpdateRules(pause_mode="retract", flush_cache=True, timeout_s=20))
 
 
 def test_a_dead_engine_does_not_hold_up_a_living_one(engine: ScriptedEngine) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import Field
 
-from longturn.config import Config, config_digest, dump_config, load_config
+from longturn.config import Config, Tree, apply_override, config_digest, dump_config, load_config, spell_override
 from longturn.errors import ConfigError
 
 
@@ -67,6 +67,46 @@ def test_broken_toml_is_reported_with_its_place(tmp_path: Path) -> None:
 def test_an_override_without_a_value_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="name=value"):
         _load("", tmp_path, "port")
+
+
+@pytest.mark.parametrize("override", ["learner.port", "port=1", ".port=1", "learner..port=1", "=1"])
+def test_an_override_of_a_whole_document_names_a_table(override: str) -> None:
+    with pytest.raises(ConfigError, match=r"has not the form table\.name=value"):
+        apply_override({}, override)
+
+
+@pytest.mark.parametrize("table", ["", "learner"])
+def test_an_override_below_a_value_is_refused(table: str) -> None:
+    tree: Tree = {"port": 1} if table else {"learner": {"port": 1}}
+    with pytest.raises(ConfigError, match="port is a value, not a table"):
+        apply_override(tree, "learner.port.high=2", table=table)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        3,
+        0.5,
+        True,
+        "true",
+        "3",
+        'it\'s "quoted" \\n',
+        "line\nfeed",
+        "\N{ROCKET}",
+        ["a", "b=c"],
+        [{"url": "http://h:1", "file": "/a b"}],
+    ],
+)
+def test_an_override_is_read_as_it_was_meant(value: object) -> None:
+    tree: Tree = {}
+    apply_override(tree, spell_override("act.a.b", value))
+    assert tree == {"act": {"a": {"b": value}}}
+
+
+def test_a_path_is_spelt_as_its_text() -> None:
+    tree: Tree = {}
+    apply_override(tree, spell_override("folder", Path("/tmp/\N{ROCKET} it's")), table="act")
+    assert tree == {"folder": "/tmp/\N{ROCKET} it's"}
 
 
 def test_a_dump_loads_to_the_same_settings(tmp_path: Path) -> None:

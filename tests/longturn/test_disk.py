@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from longturn.disk import DiskError, naming, read_json, whole_file, write_json, write_whole
+from longturn.disk import DiskError, DiskFullError, naming, read_json, whole_file, write_json, write_whole, writing_to
 from longturn.errors import ConfigError
 from longturn.ready import write_ready
 from longturn.records import Task
@@ -82,6 +84,24 @@ def test_a_place_where_nothing_can_be_written_is_named(tmp_path: Path, write: Ca
 def test_a_device_without_room_says_what_mends_it() -> None:
     with pytest.raises(DiskError, match="free space"), naming(Path("/dev/full")), Path("/dev/full").open("w") as file:
         file.write("x")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_no_room_is_a_full_disk(number: int) -> None:
+    for error in (OSError(number, "no"), ValueError(f"I/O error: no (os error {number})")):
+        with pytest.raises(DiskFullError) as caught, writing_to(Path("file"), ValueError):
+            raise error
+        assert caught.value.reason == "DISK_FULL"
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.EROFS, errno.ENOTDIR])
+@pytest.mark.parametrize("guard", [naming, writing_to])
+def test_what_is_no_want_of_room_is_not_called_a_full_disk(
+    number: int, guard: Callable[[Path], AbstractContextManager[None]]
+) -> None:
+    with pytest.raises(DiskError) as caught, guard(Path("file")):
+        raise OSError(number, "no")
+    assert caught.value.reason == "FILE_ERROR"
 
 
 def test_json_comes_back_as_it_was_written(tmp_path: Path) -> None:

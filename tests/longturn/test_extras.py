@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import tomllib
@@ -12,6 +13,8 @@ import pytest
 from longturn.extras import MODULES_BY_EXTRA
 
 ROOT = Path(__file__).resolve().parents[2]
+LOADED_BY_TORCH = {"numpy", "tensorboard"}
+"""By torch.utils.tensorboard and safetensors.torch."""
 NOT_FOR_RUNS = {"all", "dev", "sglang"}
 
 
@@ -21,6 +24,28 @@ def test_the_table_holds_what_pyproject_installs() -> None:
     for extra, modules in MODULES_BY_EXTRA.items():
         names = {requirement.partition(">=")[0].partition("==")[0] for requirement in declared[extra]}
         assert {name.replace("-", "_") for name in names} <= set(modules)
+
+
+def imported_by(package: str) -> set[str]:
+    """Top-level modules that a package's files import, anywhere in them."""
+    found: set[str] = set()
+    for path in (ROOT / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.add(node.module.partition(".")[0])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("package", "extra"), [("clients", "clients"), ("local_engine", "engine"), ("learner", "learner")]
+)
+def test_an_extra_names_what_its_plane_imports_and_nothing_else(package: str, extra: str) -> None:
+    declared, imported = set(MODULES_BY_EXTRA[extra]), imported_by(package)
+    of_extras = {module for modules in MODULES_BY_EXTRA.values() for module in modules}
+    assert imported & of_extras <= declared
+    assert declared - imported <= LOADED_BY_TORCH
 
 
 @pytest.mark.parametrize(

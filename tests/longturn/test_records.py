@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from clients.policies.base import Completion
-from longturn.records import EngineInfo, FinishReason, PolicySpan, is_logprob
+from longturn.records import EndCause, EngineInfo, EpisodeStatus, FinishReason, PolicySpan, is_logprob
 from tests.longturn.examples import make_turn
 
 
@@ -36,3 +36,16 @@ def test_anything_else_is_refused_everywhere(logprob: float) -> None:
         _completion(logprob)
     with pytest.raises(ValueError, match="positive or not finite"):
         replace(make_turn(), behavior_logprobs=(-0.5, logprob, -0.5))
+
+
+def test_what_broke_or_was_aborted_is_no_result() -> None:
+    assert {status for status in EpisodeStatus if status.is_result} == {
+        EpisodeStatus.TERMINATED,
+        EpisodeStatus.TRUNCATED,
+    }
+
+
+def test_only_clocks_cut_by_wall_time() -> None:
+    by_clock = {cause for cause in EndCause if cause.is_wall_time}
+    assert by_clock == {EndCause.TIME_LIMIT, EndCause.MAX_EPISODE_TIME}
+    assert all(cause.status.is_result for cause in by_clock)

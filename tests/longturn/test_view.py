@@ -70,6 +70,24 @@ def test_a_member_that_is_no_number_is_refused(run_folder: Path, which: str) -> 
         run_view(str(run_folder), which)
 
 
+def test_a_batch_lists_no_evaluation_of_the_policy_version_with_its_number(run_folder: Path) -> None:
+    connection = open_ledger_file(run_folder / "ledger.db")
+    task = task_to_proto(make_task()).SerializeToString()
+    connection.execute(
+        "INSERT INTO slots (slot_id, purpose, batch, position, task, seed, kind, group_size)"
+        " VALUES (2, 'EVAL', 3, 0, ?, '11', 'coin_collector/116', 1)",
+        (task,),
+    )
+    connection.execute("INSERT INTO groups (group_id, slot_id, ordinal, issued_s) VALUES ('e0', 2, 0, 0.0)")
+    data = trajectory_to_bytes(make_trajectory())
+    connection.execute("INSERT INTO trajectories VALUES ('e0', 0, 0, 3, x'00', ?, 2.0)", (data,))
+    connection.close()
+    assert "e0/0" in run_view(str(run_folder))
+    listed = run_view(str(run_folder), "--batch", "3")
+    assert "g0/0" in listed
+    assert "e0/0" not in listed
+
+
 def test_a_batch_without_trajectories_says_how_to_list_others(run_folder: Path) -> None:
     with pytest.raises(ConfigError, match="longturn view"):
         run_view(str(run_folder), "--batch", "9")

@@ -18,6 +18,8 @@ class ScriptedEngine:
         """How many of the next loads answer 400."""
         self.lie = False
         """Whether loads answer 200 without taking the version."""
+        self.content: object = None
+        """What every answer holds in place of its own; None: its own."""
         self.cut_short = False
         """Whether every answer breaks off after its first byte."""
         self._api_key = api_key
@@ -63,7 +65,7 @@ class ScriptedEngine:
                 status, content = engine.answer(self.path, body)
                 if engine._api_key and self.headers.get("Authorization") != f"Bearer {engine._api_key}":
                     status, content = 401, {"message": "a key is needed"}
-                data = json.dumps(content).encode()
+                data = json.dumps(content if engine.content is None else engine.content).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()

@@ -70,7 +70,11 @@ def test_tasks_are_listed_and_looked_up() -> None:
 
 @pytest.mark.parametrize(
     ("knobs", "message"),
-    [({"horizon": 0}, r"\[1, 1e\+06\]"), ({"horizon": "many"}, "int"), ({"horizom": 3}, "did you mean 'horizon'")],
+    [
+        ({"horizon": 0}, r"\[1, 1e\+06\]"),
+        ({"horizon": "many"}, "whole number"),
+        ({"horizom": 3}, "did you mean 'horizon'"),
+    ],
 )
 def test_bad_knobs_are_named(knobs: dict[str, KnobValue], message: str) -> None:
     with pytest.raises(KnobError, match=message):

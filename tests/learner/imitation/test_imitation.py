@@ -162,7 +162,7 @@ def test_a_given_tokenizer_without_padding_and_end_makes_no_tag_of_it_one(demons
 def test_a_policy_that_finds_no_room_is_no_policy(demonstrations: Path, tmp_path: Path) -> None:
     out = tmp_path / "policy"
     config = _TINY.model_copy(update={"out": out, "steps": 1, "gate_min_probability": 0.0})
-    with largest_file(20_000), pytest.raises(DiskError, match="free space") as error:
+    with largest_file(20_000), pytest.raises(DiskError, match="raise the limit of a file") as error:
         run_imitation(demonstrations, config)
     assert str(out) in str(error.value)
     assert sorted(path.name for path in out.iterdir()) == ["imitation.jsonl", "imitation_summary.json"]

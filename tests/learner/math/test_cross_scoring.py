@@ -5,7 +5,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from learner.diagnostics.cross_scoring import cross_score
-from learner.entropy import token_logprobs
+from tests.support.plain_entropy import token_logprobs
 
 SIZE: dict[str, Any] = {
     "vocab_size": 61,

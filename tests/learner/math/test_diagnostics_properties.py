@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from learner.diagnostics.mi import CrossScores, estimate, retrieval
 from learner.diagnostics.regimes import Regime, RegimeTracker
 from learner.diagnostics.staleness import StepSpan, lag
-from learner.diagnostics.turn_entropy import early_late_thirds, entropy_by_turn, masked_mean_entropy
+from learner.diagnostics.turn_entropy import early_late_thirds, entropy_by_turn
 from tests.learner.math.golden_files import double
 from tests.learner.math.layouts import flatten, layout_of
 
@@ -85,7 +85,6 @@ def test_entropy_by_turn_averages_only_tokens_that_exist() -> None:
     values, layout = flatten(entropies), layout_of(entropies)
     by_turn = entropy_by_turn(values, mask, layout)
     assert by_turn == (pytest.approx(7 / 3), pytest.approx(4.0), None)
-    assert masked_mean_entropy(values, mask) == pytest.approx(3.0)
 
 
 def test_early_and_late_are_thirds_of_each_trajectory() -> None:

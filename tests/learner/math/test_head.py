@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from learner.entropy import token_entropies, token_logprobs
 from learner.head import onepass, recompute
 from learner.losses.epo import EpoOptions, EpoStep
 from learner.losses.kl import KlOptions
 from learner.losses.ppo import PpoOptions
 from learner.losses.step_loss import LossOptions, TokenTerms, step_token_losses
+from tests.support.plain_entropy import token_entropies, token_logprobs
 
 Inputs = tuple[Tensor, Tensor, Tensor]
 

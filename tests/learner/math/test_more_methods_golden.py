@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,6 @@ from learner.filters.std_softmax import StdSoftmax
 from learner.filters.top_k import TopK
 from learner.losses.aggregation import token_weights
 from learner.losses.gspo import sequence_ratios, sequence_surrogate
-from learner.losses.log_linear_proximal import log_linear_proximal
 from learner.losses.off_policy import Correction, CorrectionInputs, OffPolicyOptions, correct
 from learner.losses.ppo import PpoOptions, clipped_surrogate
 from learner.losses.sequence_weights import geometric_means
@@ -93,14 +93,14 @@ def test_geometric_rejection_matches_the_golden_file() -> None:
 
 def test_the_log_linear_proximal_policy_matches_the_golden_file() -> None:
     expected = OFF_POLICY["prox_log_linear"]
-    actual = log_linear_proximal(
-        double(OFF_POLICY["behave_logp"]),
-        double(OFF_POLICY["cur_logp"]),
-        behavior_step_N=torch.full((3, 4), expected["version_behave"]),
-        proximal_step=expected["version_prox"],
-        current_step=expected["version_theta"],
-    )
-    assert_close(actual, expected["approx_prox_logp"], TOLERANCE)
+    current = double(OFF_POLICY["cur_logp"]).flatten()
+    # The file's proximal policy is one training step behind the current one, as ours is.
+    assert expected["version_prox"] == expected["version_theta"] - 1
+    lags = torch.full((len(current),), expected["version_theta"] - expected["version_behave"])
+    correction = correct(OffPolicyOptions(mode="log_linear"), replace(off_policy_inputs(), lags_N=lags))
+    assert correction.interpolation is not None
+    actual, _ = correction.interpolation.at(current)
+    assert_close(actual.view(3, 4), expected["approx_prox_logp"], TOLERANCE)
 
 
 def test_gspo_matches_the_golden_file() -> None:

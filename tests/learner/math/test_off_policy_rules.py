@@ -88,8 +88,7 @@ def test_a_veto_that_could_never_or_always_fire_is_refused(veto: float) -> None:
 
 def test_shares_of_the_current_policy_follow_the_lag() -> None:
     lags = torch.tensor([0, 1, 2, 4])
-    shares = current_shares(-lags.double(), proximal_step=-1, current_step=0)
-    assert shares.tolist() == [1.0, 0.0, 0.5, 0.75]
+    assert current_shares(lags.double()).tolist() == [1.0, 0.0, 0.5, 0.75]
 
 
 def test_the_interpolated_weight_is_capped() -> None:

@@ -1,4 +1,4 @@
-"""Token logprobs and entropies from full logits: the plain reference for small inputs; training uses `learner.head`.
+"""Token logprobs and entropies from full logits: the plain reference that `learner.head` is compared with.
 
 N positions, V vocabulary. Logits are divided by the temperature, and sums run in float32 (float64 for float64 logits).
 """

@@ -150,7 +150,7 @@ class EngineClient:
         return answer
 
     def call(self, path: str, body: Mapping[str, object] | None, *, timeout_s: float) -> dict[str, Any]:
-        """A POST, or a GET without a body; the answer's object, empty if there is none. EngineError unless it is good."""
+        """A POST, or a GET without a body; the object of the answer. EngineError unless it is good."""
         try:
             content = json.loads(self._body(path, body, timeout_s) or b"{}")
         except ValueError as error:

@@ -121,7 +121,7 @@ class EnvironmentSpec:
     description: str = ""
 
     def __post_init__(self) -> None:
-        lowest = min(self.max_turns, *self.turn_limits.values())
+        lowest = min([self.max_turns, *self.turn_limits.values()])
         if lowest < 1:
             raise ValueError(f"environment {self.name}: max_turns must be >= 1, got {lowest}")
         if self.score_min > self.score_max:

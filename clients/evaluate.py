@@ -11,7 +11,7 @@ from pathlib import Path
 from clients.actor import Actor
 from clients.agents import TokenAgent
 from clients.config import EvalConfig
-from clients.environment import EnvClient
+from clients.environments import Environments, open_environments
 from clients.evaluation import Evaluation, summarise
 from clients.panel import Outcome, PanelOptions, Player, play_panel
 from clients.policies.engines import Engine, EngineRegistry
@@ -61,7 +61,7 @@ class PanelChoice:
     """Seed of the episodes of listed tasks; a task file has its own."""
 
 
-async def list_entries(envs: EnvClient, panel: PanelChoice) -> list[TaskEntry]:
+async def list_entries(envs: Environments, panel: PanelChoice) -> list[TaskEntry]:
     """The panel's entries in order; raise ConfigError if there are none."""
     if panel.tasks:
         entries = list(panel.tasks)[panel.skip :]
@@ -87,7 +87,7 @@ async def run_evaluation(
 ) -> tuple[Evaluation, list[Outcome]]:
     """Play the panel once; `on_start` hears its size before the first episode."""
     metrics = Metrics()
-    async with EnvClient(config.env_server) as envs, _player(config, choice, metrics) as player:
+    async with open_environments(config.env_server) as envs, _player(config, choice, metrics) as player:
         entries = await list_entries(envs, panel)
         on_start(len(entries))
         actor = Actor(envs, metrics=metrics)

@@ -9,7 +9,7 @@ from pathlib import Path
 from clients.actor import Actor
 from clients.agents import TextAgent
 from clients.config import EnvClientConfig
-from clients.environment import EnvClient
+from clients.environments import open_environments
 from clients.evaluation import Evaluation, summarise
 from clients.panel import Outcome, PanelOptions, Player, play_panel
 from clients.policies.base import TextPolicy
@@ -43,7 +43,7 @@ async def record(
     Raises the first failure if an entry had no episode that ended properly; the file then stays as it was.
     """
     repeated = list(itertools.islice(itertools.cycle(entries), num_episodes))
-    async with EnvClient(env_server) as envs:
+    async with open_environments(env_server) as envs:
         actor = Actor(envs, metrics=Metrics())
         outcomes = await play_panel(repeated, text_player(policy), actor, options, on_outcome=on_outcome)
     with TrajectoryWriter(path) as writer:

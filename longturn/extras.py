@@ -11,8 +11,17 @@ MODULES_BY_EXTRA: Mapping[str, tuple[str, ...]] = {
     "engine": ("aiohttp", "torch", "transformers", "safetensors"),
     "learner": ("torch", "transformers", "safetensors", "tokenizers", "numpy", "tensorboard"),
     "report": ("matplotlib",),
+    "gymnasium": ("gymnasium",),
+    "mcp": ("mcp",),
+    "channelz": ("grpc_channelz", "grpcio-channelz"),
+    "traces": (
+        "opentelemetry",
+        "opentelemetry-sdk",
+        "opentelemetry-exporter-otlp-proto-grpc",
+        "opentelemetry-instrumentation-grpc",
+    ),
 }
-"""Extras of pyproject.toml that a run on one machine needs."""
+"""Extras of pyproject.toml and the modules they bring, some under the name of their package."""
 
 _EXTRA_BY_PACKAGE = {"clients": "clients", "local_engine": "engine", "learner": "learner"}
 

@@ -444,6 +444,8 @@ def _values(texts: Sequence[str] | None, option: str) -> dict[str, KnobValue]:
 
 
 def _value(text: str) -> KnobValue:
+    if text.lstrip()[:1] in ("[", "{"):  # no knob is a list or a table, and JSON of any depth is not to be read
+        return text
     try:
         value = json.loads(text)
     except ValueError:

@@ -15,7 +15,7 @@ from clients.actor import Actor
 from clients.agents import TokenAgent
 from clients.assignment import PlayRules
 from clients.config import ActConfig
-from clients.environment import EnvClient
+from clients.environments import Environments, open_environments
 from clients.group import GroupPlayers
 from clients.leaf import first_leaf
 from clients.learner_link import PoolOptions
@@ -106,7 +106,7 @@ async def _play(config: ActConfig, pool_id: str, metrics: Metrics, board: Status
     limits = SocketLimits(queue_messages=config.dispatch.queue_messages)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(spool.close)
-        envs = await stack.enter_async_context(EnvClient(config.env_server, board=board))
+        envs = await stack.enter_async_context(open_environments(config.env_server, board=board))
         policy = SglangPolicy(
             config.engine, engines=engines, stop_token_ids=renderer.stop_token_ids, metrics=metrics, board=board
         )
@@ -133,7 +133,7 @@ async def _play(config: ActConfig, pool_id: str, metrics: Metrics, board: Status
 
 def group_players(
     pool: ActorPool,
-    envs: EnvClient,
+    envs: Environments,
     policy: SglangPolicy,
     renderer: TagRenderer,
     engines: EngineRegistry,

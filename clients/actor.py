@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from clients.agents import Agent, Move
 from clients.catalog import EnvironmentInfo
-from clients.environment import EnvClient
+from clients.environments import Environments
 from clients.episode import RemoteEpisode
 from longturn.errors import EpisodeError
 from longturn.metrics import Metrics
@@ -55,9 +55,9 @@ def _by_shutdown() -> EndCause:
 
 
 class Actor:
-    """Plays episodes against one env server, any number at once."""
+    """Plays episodes, any number at once."""
 
-    def __init__(self, envs: EnvClient, *, metrics: Metrics) -> None:
+    def __init__(self, envs: Environments, *, metrics: Metrics) -> None:
         self._envs = envs
         self._metrics = metrics
 

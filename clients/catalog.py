@@ -9,7 +9,7 @@ from longturn.codec import task_from_proto
 from longturn.errors import WireError
 from longturn.knobs import KnobKind
 from longturn.records import Task
-from longturn.v1 import environment_pb2
+from longturn.v1 import environment_pb2, status_pb2
 
 NONE = environment_pb2.DETERMINISM_NONE
 EXACT = environment_pb2.DETERMINISM_EXACT
@@ -49,6 +49,16 @@ class KnobInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLoad:
+    """How busy a server is."""
+
+    num_live: int
+    """Episodes alive, of all clients, as of a few seconds ago."""
+    is_serving: bool
+    """False while it drains."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentInfo:
     """What an environment offers. Fields as in environment.proto."""
 
@@ -64,6 +74,8 @@ class EnvironmentInfo:
     """False for DETERMINISM_NONE: equal starts may then look different."""
     is_exact: bool
     """True for DETERMINISM_EXACT: equal actions lead to equal texts, not only to equal state hashes."""
+    is_forkable: bool
+    """Whether `RemoteEpisode.fork` works."""
     has_oracle: bool
     has_progress: bool
     description: str
@@ -98,6 +110,12 @@ def server_info_from_proto(message: environment_pb2.GetServerInfoResponse) -> Se
     )
 
 
+def server_load_from_proto(message: status_pb2.GetStatusResponse) -> ServerLoad:
+    """Build the record of a server's load from its status."""
+    num_live = message.values.get("server/episode/num_live", 0.0)
+    return ServerLoad(num_live=int(num_live), is_serving=message.phase == "serving")
+
+
 def environment_from_proto(message: environment_pb2.EnvironmentInfo) -> EnvironmentInfo:
     """Build the record of an environment."""
     return EnvironmentInfo(
@@ -111,6 +129,7 @@ def environment_from_proto(message: environment_pb2.EnvironmentInfo) -> Environm
         splits=tuple(message.splits),
         is_reproducible=message.determinism != NONE,
         is_exact=message.determinism == EXACT,
+        is_forkable=message.is_forkable,
         has_oracle=message.has_oracle,
         has_progress=message.has_progress,
         description=message.description,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clients.evaluation import Evaluation
     from clients.panel import Outcome, PanelOptions
 
-Server = Annotated[str | None, typer.Option("--server", help="host:port of the env server.")]
+Server = Annotated[str | None, typer.Option("--server", help="host:port of the env server; several: a:1,b:2.")]
 TaskFile = Annotated[Path | None, typer.Option("--tasks", help="Task file (JSONL); or name --env and --split.")]
 Environment = Annotated[str, typer.Option("--env", help="Environment whose tasks are listed.")]
 Split = Annotated[str, typer.Option("--split", help="Split of the environment.")]

@@ -43,7 +43,8 @@ class EnvClientConfig(Config):
     model_config = ConfigDict(hide_input_in_errors=True)  # a token may be among it
 
     address: str = "127.0.0.1:50051"
-    """host:port of the env server (`longturn serve`)."""
+    """host:port of the env server (`longturn serve`). Several, separated by commas: starts are spread over them.
+    `dns:NAME:PORT` stands for all addresses that the name has at the start."""
     token: SecretStr = SecretStr("")
     """Bearer token; empty: none is sent."""
     token_file: Path | None = None
@@ -76,12 +77,19 @@ class EnvClientConfig(Config):
     @model_validator(mode="after")
     def _check(self) -> Self:
         has_token = bool(self.token.get_secret_value()) or self.token_file is not None
-        if has_token and not (self.tls.is_used or self.insecure or _is_here(self.address)):
+        if not self.addresses:
+            raise ValueError("env_server.address is empty; set it to host:port")
+        if has_token and not (self.tls.is_used or self.insecure or all(map(_is_here, self.addresses))):
             raise ValueError(
                 f"the token would travel unencrypted to {self.address}; set env_server.tls.ca (or .tls.enabled),"
                 " or env_server.insecure = true to send it all the same"
             )
         return self
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Each address of `address`."""
+        return tuple(part.strip() for part in self.address.split(",") if part.strip())
 
 
 def _is_here(address: str) -> bool:

@@ -14,27 +14,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import platform
 import random
 import secrets
 import time
 from collections.abc import Mapping
 from types import TracebackType
 
-from clients.calls import Peer, error_from_call
-from clients.catalog import EnvironmentInfo, ServerInfo, TaskInfo
+import grpc
+
+from clients.calls import Peer, error_from_call, error_from_rpc
+from clients.catalog import EnvironmentInfo, ServerInfo, ServerLoad, TaskInfo, server_load_from_proto
 from clients.config import EnvClientConfig
 from clients.credentials import Credentials
 from clients.episode import RemoteEpisode
 from clients.lookup import Lookup
 from clients.play_stream import OwnedEpisode, PlayCallType, PlayStream
+from clients.server_addresses import new_client_id
 from clients.shared_wait import SharedWait
 from longturn.codec import end_cause_to_proto, step_result_from_proto, task_to_proto
 from longturn.errors import CallRefusedError, ConfigError, EpisodeLostError, LongturnError
 from longturn.records import EndCause, StepResult, Task
 from longturn.status import StatusBoard
-from longturn.v1 import environment_pb2, environment_pb2_grpc
+from longturn.v1 import environment_pb2, environment_pb2_grpc, status_pb2, status_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
@@ -44,16 +45,24 @@ _KEEP_ALIVE_PAGE = 5000
 class EnvClient:
     """A connection to one env server. Use it as an async context manager; one event loop only."""
 
-    def __init__(self, config: EnvClientConfig, *, board: StatusBoard | None = None) -> None:
+    def __init__(
+        self,
+        config: EnvClientConfig,
+        *,
+        board: StatusBoard | None = None,
+        data_hashes: dict[str, str] | None = None,
+    ) -> None:
+        """`config` names one address. Clients that share `data_hashes` see to it that their servers' data agree."""
         self._config = config
         self._board = board
         self._peer = Peer(
             name="env_server", address=config.address, setting="env_server.address", command="longturn serve"
         )
         self._credentials = Credentials(config)
-        self._client_id = config.client_id or f"{platform.node()}-{os.getpid()}-{secrets.token_hex(3)}"[:128]
+        self._client_id = config.client_id or new_client_id()
         self._refused_wait = SharedWait(board, "env_server", budget_s=config.refused_budget_s)
-        self._data_hashes = dict(config.data_hashes)
+        self._data_hashes = dict(config.data_hashes) if data_hashes is None else data_hashes
+        self._num_starting = 0
         self._background: list[asyncio.Task[None]] = []
         self._info: ServerInfo | None = None
 
@@ -100,11 +109,26 @@ class EnvClient:
         return self._stream.num_reconnects
 
     @property
+    def num_live(self) -> int:
+        """Episodes that this client plays or is about to start."""
+        return self._num_starting + self._stream.num_owned
+
+    @property
     def server_info(self) -> ServerInfo:
         """Who answered last."""
         if self._info is None:
             raise RuntimeError("EnvClient is used outside its `async with`")
         return self._info
+
+    async def load(self) -> ServerLoad:
+        """How busy the server is, by one question; UnreachableError if it does not answer in `attempt_timeout_s`."""
+        stub = status_pb2_grpc.StatusServiceStub(self._channel)
+        request, timeout_s = status_pb2.GetStatusRequest(), self._config.attempt_timeout_s
+        try:
+            reply = await stub.GetStatus(request, timeout=timeout_s, metadata=self._credentials.metadata())
+        except grpc.aio.AioRpcError as error:
+            raise error_from_rpc(error, self._peer) from error
+        return server_load_from_proto(reply)
 
     async def list_environments(self) -> tuple[EnvironmentInfo, ...]:
         """The environments of the server, by name."""
@@ -128,11 +152,12 @@ class EnvClient:
         max_turns: int = 0,
         with_progress: bool = False,
         with_oracle: bool = False,
+        patience_s: float | None = None,
     ) -> RemoteEpisode:
         """Start an episode; `max_turns` 0 takes the environment's limit.
 
-        Waits `refused_budget_s` for a free place. Raises CallRefusedError if the task is refused, ConfigError if the
-        environment's data is not the pinned one.
+        Waits `patience_s` for a free place, by default `refused_budget_s`. Raises CallRefusedError if the task is
+        refused, ConfigError if the environment's data is not the pinned one.
         """
         request = environment_pb2.StartEpisodeRequest(
             request_id=secrets.token_hex(16),
@@ -143,16 +168,11 @@ class EnvClient:
             with_oracle=with_oracle,
             client_id=self._client_id,
         )
-        call = environment_pb2.PlayCall(start=request)
-        timeout_s = self._config.start_timeout_s
-        future = self._stream.send(call, timeout_s=timeout_s)
+        self._num_starting += 1
         try:
-            reply = await asyncio.shield(future)
-        except asyncio.CancelledError:
-            future.add_done_callback(self._end_unwanted)
-            raise
-        if reply.WhichOneof("reply") == "error":
-            reply = await self._repeat(call, reply, timeout_s=timeout_s, episode_id="")
+            reply = await self._start(environment_pb2.PlayCall(start=request), patience_s)
+        finally:
+            self._num_starting -= 1
         episode = self._started(reply.start)
         self._check_data(task.environment, episode)
         self._keep(episode)
@@ -202,11 +222,46 @@ class EnvClient:
         reply = await self._ask(call, timeout_s=self._config.call_timeout_s, episode_id=episode.episode_id)
         return step_result_from_proto(reply.end.result)
 
+    async def fork_episode(self, episode: RemoteEpisode, at_turn: int) -> RemoteEpisode:
+        """See `RemoteEpisode.fork`."""
+        request = environment_pb2.ForkEpisodeRequest(
+            request_id=secrets.token_hex(16),
+            episode_id=episode.episode_id,
+            episode_token=episode.episode_token,
+            at_turn=at_turn,
+        )
+        call = environment_pb2.PlayCall(fork=request)
+        timeout_s = self._config.start_timeout_s
+        forked = (await self._ask(call, timeout_s=timeout_s, episode_id=episode.episode_id)).fork
+        copy = RemoteEpisode(
+            self,
+            episode_id=forked.episode_id,
+            episode_token=forked.episode_token,
+            last=step_result_from_proto(forked.result),
+            environment_version=episode.environment_version,
+            data_hash=episode.data_hash,
+            max_turns=episode.max_turns,
+        )
+        self._keep(copy)
+        return copy
+
     def abandon_episode(self, episode: RemoteEpisode, cause: EndCause) -> None:
         """See `RemoteEpisode.abandon`."""
         self._stream.disown(episode.episode_id)
         future = self._stream.send(_end_call(episode, cause), timeout_s=self._config.call_timeout_s)
         future.add_done_callback(_forget)
+
+    async def _start(self, call: environment_pb2.PlayCall, patience_s: float | None) -> environment_pb2.PlayReply:
+        timeout_s = self._config.start_timeout_s
+        future = self._stream.send(call, timeout_s=timeout_s)
+        try:
+            reply = await asyncio.shield(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(self._end_unwanted)
+            raise
+        if reply.WhichOneof("reply") == "error":
+            return await self._repeat(call, reply, timeout_s=timeout_s, episode_id="", budget_s=patience_s)
+        return reply
 
     def _started(self, reply: environment_pb2.StartEpisodeResponse) -> RemoteEpisode:
         return RemoteEpisode(
@@ -238,15 +293,21 @@ class EnvClient:
         return reply
 
     async def _repeat(
-        self, call: environment_pb2.PlayCall, reply: environment_pb2.PlayReply, *, timeout_s: float, episode_id: str
+        self,
+        call: environment_pb2.PlayCall,
+        reply: environment_pb2.PlayReply,
+        *,
+        timeout_s: float,
+        episode_id: str,
+        budget_s: float | None = None,
     ) -> environment_pb2.PlayReply:
         """Repeat a call that was refused for now, as often as the server asks and the budget allows."""
-        deadline_s = time.monotonic() + self._config.refused_budget_s
+        deadline_s = time.monotonic() + (self._config.refused_budget_s if budget_s is None else budget_s)
         first = error_from_call(reply.error)
         with self._refused_wait.waiting(f"{first.reason}: {first}"):
             while reply.WhichOneof("reply") == "error":
                 error = error_from_call(reply.error)
-                delay_s = _retry_delay_s(error)
+                delay_s = retry_delay_s(error)
                 if delay_s is None or time.monotonic() + delay_s > deadline_s:
                     raise error
                 await asyncio.sleep(delay_s)
@@ -307,7 +368,7 @@ def _encodable(action: str) -> str:
     return action.encode("utf-8", "replace").decode("utf-8")
 
 
-def _retry_delay_s(error: LongturnError) -> float | None:
+def retry_delay_s(error: LongturnError) -> float | None:
     """How long to wait before the call is worth repeating, jittered; None: never."""
     if not isinstance(error, CallRefusedError) or error.retry_after_s is None:
         return None

@@ -18,6 +18,10 @@ class EpisodeOwner(Protocol):
         """See `RemoteEpisode.end`."""
         ...
 
+    async def fork_episode(self, episode: RemoteEpisode, at_turn: int) -> RemoteEpisode:
+        """See `RemoteEpisode.fork`."""
+        ...
+
     def abandon_episode(self, episode: RemoteEpisode, cause: EndCause) -> None:
         """See `RemoteEpisode.abandon`."""
         ...
@@ -78,6 +82,13 @@ class RemoteEpisode:
         """End the episode and return its final state; an episode that is over keeps its status."""
         self.last = await self._client.end_episode(self, cause)
         return self.last
+
+    async def fork(self, at_turn: int | None = None) -> RemoteEpisode:
+        """Start an independent copy of the episode as it was after `at_turn` steps; left out: as it is now.
+
+        Raises CallRefusedError if the environment cannot be forked (`EnvironmentInfo.is_forkable`).
+        """
+        return await self._client.fork_episode(self, self.turn_index if at_turn is None else at_turn)
 
     def abandon(self, cause: EndCause) -> None:
         """Ask the server to end the episode without waiting for the answer; for use while being cancelled."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from clients.actor import Actor
 from clients.agents import TokenAgent
 from clients.config import EvalConfig
-from clients.environment import EnvClient
+from clients.environments import Environments, open_environments
 from clients.evaluation import Evaluation, summarise
 from clients.knobs import with_knobs
 from clients.panel import Outcome, PanelOptions, Player, play_panel
@@ -64,12 +64,12 @@ class PanelChoice:
     """Knobs of every episode, before those of a task."""
 
 
-async def list_entries(envs: EnvClient, panel: PanelChoice) -> list[TaskEntry]:
+async def list_entries(envs: Environments, panel: PanelChoice) -> list[TaskEntry]:
     """The panel's entries in order, with its knobs; raise ConfigError if there are none, or a knob is not known."""
     return await with_knobs(envs, await _entries(envs, panel), panel.knobs)
 
 
-async def _entries(envs: EnvClient, panel: PanelChoice) -> list[TaskEntry]:
+async def _entries(envs: Environments, panel: PanelChoice) -> list[TaskEntry]:
     if panel.tasks:
         entries = list(panel.tasks)[panel.skip :]
         return entries if panel.limit is None else entries[: panel.limit]
@@ -94,7 +94,7 @@ async def run_evaluation(
 ) -> tuple[Evaluation, list[Outcome]]:
     """Play the panel once; `on_start` hears its size before the first episode."""
     metrics = Metrics()
-    async with EnvClient(config.env_server) as envs, _player(config, choice, metrics) as player:
+    async with open_environments(config.env_server) as envs, _player(config, choice, metrics) as player:
         entries = await list_entries(envs, panel)
         on_start(len(entries))
         actor = Actor(envs, metrics=metrics)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from clients.catalog import EnvironmentInfo
-from clients.environment import EnvClient
+from clients.environments import Environments
 from longturn.errors import ConfigError
 from longturn.knobs import KnobValueError, read_knob
 from longturn.nearest import nearest_hint
@@ -14,7 +14,9 @@ from longturn.records import KnobValue
 from longturn.task_file import TaskEntry
 
 
-async def with_knobs(envs: EnvClient, entries: Sequence[TaskEntry], given: Mapping[str, KnobValue]) -> list[TaskEntry]:
+async def with_knobs(
+    envs: Environments, entries: Sequence[TaskEntry], given: Mapping[str, KnobValue]
+) -> list[TaskEntry]:
     """The entries with these knobs, which come before a task's own; ConfigError if an environment does not take one.
 
     A knob that the task id fixes is refused by the server.

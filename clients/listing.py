@@ -15,7 +15,7 @@ from rich.table import Table
 from clients.broken import BrokenGame, tell_and_judge
 from clients.catalog import EnvironmentInfo
 from clients.config import EnvClientConfig
-from clients.environment import EnvClient
+from clients.environments import Environments, open_environments
 from clients.evaluate import PanelChoice, list_entries
 from clients.leaf import first_leaf
 from clients.progress import EpisodeProgress, episode_progress
@@ -51,7 +51,7 @@ def show_environments(config: EnvClientConfig, *, as_json: bool) -> None:
 
 
 async def _environments(config: EnvClientConfig) -> tuple[EnvironmentInfo, ...]:
-    async with EnvClient(config) as envs:
+    async with open_environments(config) as envs:
         return await envs.list_environments()
 
 
@@ -68,7 +68,7 @@ def write_entries(config: EnvClientConfig, panels: Sequence[PanelChoice], *, out
 
 
 async def _entries(config: EnvClientConfig, panels: Sequence[PanelChoice]) -> list[TaskEntry]:
-    async with EnvClient(config) as envs:
+    async with open_environments(config) as envs:
         return [entry for panel in panels for entry in await list_entries(envs, panel)]
 
 
@@ -92,7 +92,7 @@ async def _prepare(
     remaining = iter(entries)
     broken: list[BrokenGame] = []
 
-    async def work(envs: EnvClient) -> None:
+    async def work(envs: Environments) -> None:
         for entry in remaining:
             try:
                 episode = await envs.start(entry.task, seed=entry.seed)
@@ -102,7 +102,7 @@ async def _prepare(
             progress.advance()
 
     failure: LongturnError | None = None
-    async with EnvClient(config) as envs:
+    async with open_environments(config) as envs:
         try:
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(min(concurrency, len(entries))):

@@ -123,6 +123,11 @@ class PlayStream:
         """The episode is over."""
         self._episodes.pop(episode_id, None)
 
+    @property
+    def num_owned(self) -> int:
+        """How many `owned` are."""
+        return len(self._episodes)
+
     def owned(self) -> list[OwnedEpisode]:
         """Episodes that a running task still holds."""
         return list(self._episodes.values())

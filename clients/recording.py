@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from clients.actor import Actor
 from clients.agents import TextAgent
 from clients.config import EnvClientConfig
-from clients.environment import EnvClient
+from clients.environments import open_environments
 from clients.knobs import with_knobs
 from clients.panel import Outcome, PanelOptions, Player, play_panel
 from clients.policies.base import TextPolicy
@@ -38,7 +38,7 @@ async def play_demonstrations(
 ) -> list[Outcome]:
     """Play `num_episodes` episodes, going through the entries as often as needed; their outcomes in that order."""
     repeated = list(itertools.islice(itertools.cycle(entries), num_episodes))
-    async with EnvClient(env_server) as envs:
+    async with open_environments(env_server) as envs:
         actor = Actor(envs, metrics=Metrics())
         played = await with_knobs(envs, repeated, knobs)
         return await play_panel(played, text_player(policy), actor, options, on_outcome=on_outcome)

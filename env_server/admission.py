@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NoReturn
 
+from env_server.rates import Rates
 from env_server.refusals import RefusedError
 from longturn.metrics import Metrics
 
@@ -24,6 +25,7 @@ class Limits:
     max_episodes: int
     max_episodes_per_client: int
     max_requests_in_flight: int
+    max_rate_per_client: float = 0.0
 
 
 class Admission:
@@ -34,6 +36,7 @@ class Admission:
         self.num_in_flight = 0
         """Starts and steps that are not answered yet."""
         self._limits = limits
+        self._rates = Rates(limits.max_rate_per_client)
         self._num_live = 0
         self._live_by_client: Counter[str] = Counter()
         self._drained: asyncio.Event | None = None
@@ -47,6 +50,7 @@ class Admission:
         per_client = limits.max_episodes_per_client
         if per_client and self._live_by_client[client_id] >= per_client:
             raise _too_many("TOO_MANY_EPISODES", "max_episodes_per_client", per_client, "episodes of this client")
+        self._rates.take(client_id)
         self.num_in_flight += 1
         self.restore(client_id)
 
@@ -62,9 +66,10 @@ class Admission:
         if not self._live_by_client[client_id]:
             del self._live_by_client[client_id]
 
-    def begin_call(self) -> None:
+    def begin_call(self, client_id: str) -> None:
         """Count one more call in flight; RefusedError where a limit forbids it."""
         self._check_call()
+        self._rates.take(client_id)
         self.num_in_flight += 1
 
     def end_call(self) -> None:
@@ -81,7 +86,8 @@ class Admission:
             await self._drained.wait()
 
     def publish(self, metrics: Metrics) -> None:
-        """Write the gauges."""
+        """Write the gauges, and forget the rates of clients that have been quiet."""
+        self._rates.forget_idle()
         metrics.gauge("server/episode/num_live", self._num_live)
         metrics.gauge("server/call/num_in_flight", self.num_in_flight)
         metrics.gauge("server/client/num_live", len(self._live_by_client))

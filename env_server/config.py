@@ -107,6 +107,8 @@ class EnvServerConfig(Config):
     token, else the client_id that it gives itself."""
     max_requests_in_flight: Count = 65_536
     """Starts and steps at once."""
+    max_rate_per_client: Annotated[float, Ge(0.0)] = 0.0
+    """Starts and steps per second and client; what a second brings may come at once. 0: no limit."""
     max_message_bytes: Annotated[int, Ge(65_536)] = 16 * 1024 * 1024
     """Largest message either way; the client's setting must match."""
     forbid_privileged: bool = False
@@ -129,6 +131,11 @@ class EnvServerConfig(Config):
     """HTTP/2 pings to silent clients; 0: none, for proxies that swallow them."""
     reflection: bool = True
     """Serve gRPC reflection."""
+    channelz: bool = False
+    """Serve channelz: what gRPC knows of its connections. Needs the extra `channelz`."""
+    traces: bool = False
+    """Send OpenTelemetry traces of the unary calls over OTLP; where to, the OTEL_ variables say. Needs the extra
+    `traces`."""
     metrics_port: Annotated[int, Ge(0)] | None = None
     """Port of `/metrics` on loopback; 0 chooses one; left out: none."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from env_server.config import EnvServerConfig
 from env_server.server import serving
+from env_server.traces import tracing
 from longturn.errors import LongturnError
 from longturn.metrics import Metrics, MetricsServer
 from longturn.ready import write_ready
@@ -47,8 +48,12 @@ async def _serve_until(
 ) -> None:
     metrics = Metrics()
     board = StatusBoard("env_server", metrics)
-    with _metrics_server(config, metrics) as metrics_server, _status_server(config, board) as status_server:
-        async with serving(config, metrics=metrics, board=board) as server:
+    with (
+        _metrics_server(config, metrics) as metrics_server,
+        _status_server(config, board) as status_server,
+        tracing(is_wanted=config.traces) as tracers,
+    ):
+        async with serving(config, metrics=metrics, board=board, tracers=tracers) as server:
             is_up.set()
             status_address = server.address if status_server is None else status_server.address
             facts = {"address": server.address, "status_address": status_address}

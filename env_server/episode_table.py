@@ -61,6 +61,7 @@ class EpisodeTable:
         self._durability = durability
         self._final_grace_s = final_grace_s
         self._metrics = metrics
+        self._durations = metrics.histograms("server/step/duration_s", label="environment")
         self._num_steps = self._num_published = 0
         self._latency_s = 0.0
         pool.on_lost = self._worker_lost
@@ -145,7 +146,7 @@ class EpisodeTable:
             return
         if self._durability is not None:
             self._durability.check()
-        self.admission.begin_call()
+        self.admission.begin_call(episode.request.client_id)
         episode.active_at_s = time.monotonic()
         episode.action = action
         episode.deliveries.append(deliver)
@@ -215,7 +216,9 @@ class EpisodeTable:
         now_s = time.monotonic()
         if episode.action is not None:
             self._num_steps += 1
-            self._latency_s += now_s - episode.active_at_s
+            duration_s = now_s - episode.active_at_s
+            self._latency_s += duration_s
+            self._durations[episode.spec.name].observe(duration_s)
             self.admission.end_call()
         deliveries = episode.take_deliveries()
         episode.renewed_at_s = episode.active_at_s = now_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ class FairQueue(Generic[ItemT]):
     """First in, first out for one client; round robin between clients."""
 
     def __init__(self) -> None:
-        self._items: OrderedDict[str, deque[ItemT]] = OrderedDict()
+        self._items: OrderedDict[str, deque[tuple[float, ItemT]]] = OrderedDict()
         self._num_items = 0
 
     def __len__(self) -> int:
@@ -23,7 +24,7 @@ class FairQueue(Generic[ItemT]):
 
     def put(self, client_id: str, item: ItemT) -> None:
         """Queue an item of a client."""
-        self._items.setdefault(client_id, deque()).append(item)
+        self._items.setdefault(client_id, deque()).append((time.monotonic(), item))
         self._num_items += 1
 
     def take(self) -> ItemT:
@@ -31,11 +32,17 @@ class FairQueue(Generic[ItemT]):
         if not self._items:
             raise IndexError("take from an empty queue")
         client_id, items = self._items.popitem(last=False)
-        item = items.popleft()
+        _, item = items.popleft()
         if items:
             self._items[client_id] = items
         self._num_items -= 1
         return item
+
+    @property
+    def age_s(self) -> float:
+        """How long the oldest item has waited; 0 if there is none."""
+        oldest_s = min((items[0][0] for items in self._items.values()), default=None)
+        return 0.0 if oldest_s is None else time.monotonic() - oldest_s
 
 
 class FairGate:
@@ -44,6 +51,16 @@ class FairGate:
     def __init__(self, num_places: int) -> None:
         self._num_free = num_places
         self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
+
+    @property
+    def num_waiting(self) -> int:
+        """Those who wait for a place."""
+        return len(self._waiting)
+
+    @property
+    def age_s(self) -> float:
+        """How long the first of them has waited; 0 if nobody waits."""
+        return self._waiting.age_s
 
     @asynccontextmanager
     async def hold(self, client_id: str) -> AsyncIterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import grpc
@@ -14,11 +15,13 @@ from env_server.decoding import add_service
 from env_server.service import EnvironmentService
 from env_server.tls import server_credentials
 from longturn.errors import ConfigError
+from longturn.extras import how_to_install
 from longturn.status import StatusBoard, StatusServicer
 from longturn.v1 import environment_pb2, status_pb2
 
 SERVICE = environment_pb2.DESCRIPTOR.services_by_name["EnvironmentService"]
 STATUS_SERVICE = status_pb2.DESCRIPTOR.services_by_name["StatusService"]
+CHANNELZ = "grpc.channelz.v1.Channelz"
 PENDING_CALLS = 65_536
 """gRPC cancels calls at random beyond its default of 1,000 waiting ones."""
 
@@ -35,11 +38,15 @@ class Health(Protocol):
         ...
 
 
-def bind(config: EnvServerConfig, access: Access) -> tuple[grpc.aio.Server, str]:
+def bind(
+    config: EnvServerConfig, access: Access, tracers: Sequence[grpc.aio.ServerInterceptor] = ()
+) -> tuple[grpc.aio.Server, str]:
     """A server that is not started yet, and its address; ConfigError if it cannot be had."""
+    guards = [AccessInterceptor(access)] if access.demands_token else []
     server = grpc.aio.server(
-        interceptors=[AccessInterceptor(access)] if access.demands_token else None,
+        interceptors=[*guards, *tracers],
         options=[
+            ("grpc.enable_channelz", int(config.channelz)),
             # Actions between one and two limits are refused by this server, with the setting's name; more by gRPC.
             ("grpc.max_receive_message_length", 2 * config.max_message_bytes),
             ("grpc.max_send_message_length", config.max_message_bytes),
@@ -70,7 +77,7 @@ def bind(config: EnvServerConfig, access: Access) -> tuple[grpc.aio.Server, str]
 
 
 async def register(
-    grpc_server: grpc.aio.Server, service: EnvironmentService, board: StatusBoard, *, has_reflection: bool
+    grpc_server: grpc.aio.Server, service: EnvironmentService, board: StatusBoard, config: EnvServerConfig
 ) -> Health:
     """Put all services on the server; returns the health service, where everything serves."""
     add_service(grpc_server, SERVICE, service)
@@ -80,7 +87,17 @@ async def register(
     names = (SERVICE.full_name, STATUS_SERVICE.full_name)
     for name in ("", *names):
         await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
-    if has_reflection:
-        all_names = (*names, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    if config.channelz:
+        _add_channelz(grpc_server)
+    if config.reflection:
+        all_names = (*names, health.SERVICE_NAME, reflection.SERVICE_NAME, *([CHANNELZ] if config.channelz else []))
         reflection.enable_server_reflection(all_names, grpc_server)
     return health_servicer
+
+
+def _add_channelz(grpc_server: grpc.aio.Server) -> None:
+    try:
+        from grpc_channelz.v1 import channelz  # an optional extra
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"env_server.channelz needs {error.name}; {how_to_install('channelz')}") from error
+    channelz.add_channelz_servicer(grpc_server)

@@ -133,6 +133,13 @@ class WorkerPool:
             self._num_isolating -= 1
             self._notify()
 
+    def publish(self) -> None:
+        """Write the gauges."""
+        ages_s = [worker.queue_age_s for worker in self.workers]
+        self._metrics.gauge("server/worker/num_queued", sum(worker.num_queued for worker in self.workers))
+        self._metrics.gauge("server/worker/queue_age_s", max(ages_s, default=0.0))
+        self._metrics.gauge("server/worker/rss_bytes", sum(worker.rss_bytes() for worker in self.workers))
+
     @property
     def is_last_suspect(self) -> bool:
         """Inside `isolated`: whether nobody else waits for a worker of their own."""

@@ -19,6 +19,7 @@ from env_server.pool import WorkerPool
 from env_server.refusals import RefusedError
 from env_server.stage import StartOrder
 from env_server.worker_process import Loss, WorkerLostError
+from longturn.metrics import Metrics
 
 REMEMBERED = 65_536
 
@@ -39,6 +40,11 @@ class Preparers:
         self._gate = FairGate(num_preparers)
         self._locks: dict[str, _TaskLock] = {}
         self._done: OrderedDict[bytes, None] = OrderedDict()
+
+    def publish(self, metrics: Metrics) -> None:
+        """Write the gauges."""
+        metrics.gauge("server/preparer/num_queued", self._gate.num_waiting)
+        metrics.gauge("server/preparer/queue_age_s", self._gate.age_s)
 
     async def prepare(self, order: StartOrder, client_id: str) -> None:
         """Do the task's slow work once, if there is any; RefusedError if it fails, or the task or a knob is wrong."""

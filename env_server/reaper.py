@@ -52,8 +52,12 @@ class Reaper:
         while True:
             await asyncio.sleep(interval_s)
             now_s = time.monotonic()
+            oldest_s = now_s
             for episode in list(self._table.episodes.values()):
                 self._look_at(episode, now_s)
+                if episode.action is not None:
+                    oldest_s = min(oldest_s, episode.active_at_s)
+            self._metrics.gauge("server/step/oldest_age_s", now_s - oldest_s)
             self._metrics.gauge("server/episode/num_awake", self._num_awake)
             self._table.publish()
 

@@ -115,6 +115,7 @@ class Rebuilder:
             self._table.fail(episode, "WORKER_CRASHED", "its worker crashed twice under this step")
 
     async def _replay_on(self, worker: WorkerProcess, episode: Episode) -> None:
+        self._metrics.count("server/episode/num_replays")
         payload = episode.journal.replay_order(episode.turn_index).to_json()
         kind, reply = await worker.call(Kind.REPLAY, episode.key, payload, episode.request.client_id)
         if kind != Kind.RESULT:
@@ -147,6 +148,7 @@ class Rebuilder:
             worker.keys.pop(key, None)
 
     async def _ask(self, worker: WorkerProcess, kind: Kind, key: int, episode: Episode, num_turns: int) -> bytes:
+        self._metrics.count("server/episode/num_replays")
         order = episode.journal.replay_order(num_turns).to_json()
         try:
             answer, reply = await worker.call(kind, key, order, episode.request.client_id)

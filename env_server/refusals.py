@@ -36,6 +36,7 @@ CODE_BY_REASON: dict[str, grpc.StatusCode] = {
     "NO_WORKER": grpc.StatusCode.UNAVAILABLE,
     "PRIVILEGED_FORBIDDEN": grpc.StatusCode.PERMISSION_DENIED,
     "PROTOCOL_MISMATCH": grpc.StatusCode.FAILED_PRECONDITION,
+    "RATE_LIMITED": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "REQUEST_ID_REUSED": grpc.StatusCode.ALREADY_EXISTS,
     "SHUTTING_DOWN": grpc.StatusCode.UNAVAILABLE,
     "SPLIT_NOT_FOUND": grpc.StatusCode.NOT_FOUND,

@@ -10,7 +10,7 @@ import itertools
 import logging
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -48,6 +48,13 @@ from longturn.status import StatusBoard
 
 logger = logging.getLogger(__name__)
 
+COUNTERS = (
+    *("server/episode/num_started", "server/episode/num_forked", "server/episode/num_reaped"),
+    *("server/episode/num_replays", "server/episode/num_rebuilt", "server/episode/num_hibernated"),
+    *("server/worker/num_restarts", "server/worker/num_timeouts", "server/worker/num_recycled"),
+)
+"""Shown as 0 before the first one: a rate over a counter that is not there yet is no rate."""
+
 
 class EnvServer:
     """A running server."""
@@ -84,11 +91,17 @@ class EnvServer:
 
 
 @asynccontextmanager
-async def serving(config: EnvServerConfig, *, metrics: Metrics, board: StatusBoard) -> AsyncIterator[EnvServer]:
-    """Run a server while the block runs; raise ConfigError if it cannot start."""
+async def serving(
+    config: EnvServerConfig,
+    *,
+    metrics: Metrics,
+    board: StatusBoard,
+    tracers: Sequence[grpc.aio.ServerInterceptor] = (),
+) -> AsyncIterator[EnvServer]:
+    """Run a server while the block runs; raise ConfigError if it cannot start. `tracers` see the calls let in."""
     names = served_names(config)
     access = Access(BearerTokens(file=config.token_file, variable=config.token_variable))
-    grpc_server, address = bind(config, access)
+    grpc_server, address = bind(config, access, tracers)
     root = Path(tempfile.mkdtemp(prefix="longturn-serve-"))
     with Guard(root) as guard, _state_log(config) as log:
         async with asyncio.TaskGroup() as group:
@@ -109,7 +122,9 @@ async def serving(config: EnvServerConfig, *, metrics: Metrics, board: StatusBoa
                 with board.waiting("workers", "to become ready", budget_s=config.worker_ready_timeout_s):
                     described, _ = await asyncio.gather(*(pool.start() for pool in pools))
                 parts = _Parts(config, described, pools, log, access, metrics=metrics, background=background)
-                server = await _start(parts, grpc_server, address, board)
+                for name in COUNTERS:
+                    metrics.count(name, 0)
+                server = await _start(parts, grpc_server, address, board, metrics)
                 board.set_phase("serving")
                 yield server
             finally:
@@ -160,7 +175,9 @@ class _Parts:
         self.catalog = _catalog(config, described)
         self.quarantine = Quarantine()
         self.durability = None if log is None else Durability(log, metrics=metrics)
-        preparers = Preparers(preparer_pool, needed_by=self.catalog.preparing, num_preparers=config.num_preparers)
+        self.preparers = preparers = Preparers(
+            preparer_pool, needed_by=self.catalog.preparing, num_preparers=config.num_preparers
+        )
         self.table = EpisodeTable(
             pool,
             admission=Admission(_limits(config)),
@@ -192,12 +209,14 @@ class _Parts:
         self.service = EnvironmentService(calls, listing, server_info(config), access=access)
 
 
-async def _start(parts: _Parts, grpc_server: grpc.aio.Server, address: str, board: StatusBoard) -> EnvServer:
+async def _start(
+    parts: _Parts, grpc_server: grpc.aio.Server, address: str, board: StatusBoard, metrics: Metrics
+) -> EnvServer:
     """Register the services, start what runs beside them, and begin to serve."""
-    health_servicer = await register(grpc_server, parts.service, board, has_reflection=parts.config.reflection)
+    health_servicer = await register(grpc_server, parts.service, board, parts.config)
     spawn = parts.background.spawn
     spawn(parts.reaper.run_forever())
-    spawn(_report(board, parts.pools, parts.quarantine))
+    spawn(_report(board, parts, metrics))
     for pool in parts.pools:
         spawn(pool.watch())
     if parts.durability is not None:
@@ -220,13 +239,15 @@ async def _start(parts: _Parts, grpc_server: grpc.aio.Server, address: str, boar
     )
 
 
-async def _report(board: StatusBoard, pools: list[WorkerPool], quarantine: Quarantine) -> None:
-    """Keep the status board's facts fresh; runs until cancelled."""
+async def _report(board: StatusBoard, parts: _Parts, metrics: Metrics) -> None:
+    """Keep the status board's facts and the queues' gauges fresh; runs until cancelled."""
     while True:
-        for pool in pools:
+        parts.pools[0].publish()
+        parts.preparers.publish(metrics)
+        for pool in parts.pools:
             states = Counter(worker.state.value for worker in pool.workers)
             board.set_fact(f"{pool.name}s", ", ".join(f"{number} {state}" for state, number in sorted(states.items())))
-        board.set_fact("quarantined_tasks", quarantine.listed())
+        board.set_fact("quarantined_tasks", parts.quarantine.listed())
         await asyncio.sleep(1.0)
 
 
@@ -246,6 +267,7 @@ def _limits(config: EnvServerConfig) -> Limits:
         max_episodes=config.max_episodes,
         max_episodes_per_client=config.max_episodes_per_client,
         max_requests_in_flight=config.max_requests_in_flight,
+        max_rate_per_client=config.max_rate_per_client,
     )
 
 

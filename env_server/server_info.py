@@ -32,6 +32,7 @@ def server_info(config: EnvServerConfig) -> environment_pb2.GetServerInfoRespons
             step_timeout=_duration(config.limits.step_timeout_s),
             start_timeout=_duration(config.limits.start_timeout_s),
             forbid_privileged=config.forbid_privileged,
+            max_rate_per_client=config.max_rate_per_client,
         ),
     )
 

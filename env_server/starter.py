@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 
@@ -81,6 +82,7 @@ class Starter:
         self._preparers, self._rebuilder, self._mint, self._keys = preparers, rebuilder, mint, keys
         self._forbid_privileged = forbid_privileged
         self._metrics = metrics
+        self._durations = metrics.histograms("server/start/duration_s", label="environment")
         self._spawn_task = spawn_task
         self._log = RequestLog()
         self._under_way: dict[bytes, _Start] = {}
@@ -168,6 +170,7 @@ class Starter:
         self._table.quarantine.check(request.task)
         admission = self._table.admission
         admission.admit(request.client_id)
+        began_s = time.monotonic()
         try:
             await self._preparers.prepare(request.order, request.client_id)
             opening = await self._reset(request, is_replayable=spec.is_replayable)
@@ -178,6 +181,7 @@ class Starter:
             raise
         finally:
             admission.end_call()
+        self._durations[spec.name].observe(time.monotonic() - began_s)
         self._note(request)
         first = environment_pb2.StepResult.FromString(opening.payload)
         payloads = None if spec.is_replayable else [opening.payload]
@@ -195,6 +199,7 @@ class Starter:
             raise
         finally:
             admission.end_call()
+        self._metrics.count("server/episode/num_forked")
         journal = Journal(
             key,
             request,

@@ -166,6 +166,16 @@ class WorkerProcess(asyncio.Protocol):
         return len(self._receivers)
 
     @property
+    def num_queued(self) -> int:
+        """Questions that wait for their client's turn."""
+        return len(self._queue)
+
+    @property
+    def queue_age_s(self) -> float:
+        """How long the oldest of them has waited."""
+        return self._queue.age_s
+
+    @property
     def waited_since_s(self) -> float:
         """Since when, on the monotonic clock, an answer is owed and nothing was heard; infinity if none is owed."""
         return max(self.heard_at_s, self._asked_at_s) if self._receivers else math.inf

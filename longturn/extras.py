@@ -14,6 +14,15 @@ MODULES_BY_EXTRA: Mapping[str, tuple[str, ...]] = {
     "engine": ("aiohttp", "torch", "transformers", "safetensors", "tokenizers", "numpy"),
     "learner": ("torch", "transformers", "safetensors", "tokenizers", "numpy", "tensorboard"),
     "report": ("matplotlib",),
+    "gymnasium": ("gymnasium",),
+    "mcp": ("mcp",),
+    "channelz": ("grpc_channelz", "grpcio-channelz"),
+    "traces": (
+        "opentelemetry",
+        "opentelemetry-sdk",
+        "opentelemetry-exporter-otlp-proto-grpc",
+        "opentelemetry-instrumentation-grpc",
+    ),
 }
 """Extras of pyproject.toml, with the modules that each brings."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -11,11 +12,18 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 TORCH_FREE = ("longturn", "env_server", "clients")
+OF_EXTRAS = {"clients.gymnasium_env": "gymnasium", "clients.mcp_view": "mcp", "longturn.launch.tied": None}
+"""Modules that only import where the extra's package is installed; None: never in a test."""
 GAME_LIBRARIES = ("textworld", "jericho", "alfworld", "scienceworld")
 
 
 def _python(source: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", source, *arguments], cwd=ROOT, capture_output=True, text=True)
+
+
+def _is_importable(module: str) -> bool:
+    needed = OF_EXTRAS.get(module, "sys")
+    return needed is not None and importlib.util.find_spec(needed) is not None
 
 
 def _modules_of(package: str) -> list[str]:
@@ -40,7 +48,7 @@ def test_every_module_of_a_torch_free_package_imports_without_torch(package: str
         "for name in ('torch', 'transformers'): sys.modules[name] = None\n"  # importing them raises ImportError
         "for name in sys.argv[1:]: importlib.import_module(name)\n"
     )
-    modules = [name for name in _modules_of(package) if name != "longturn.launch.tied"]
+    modules = [name for name in _modules_of(package) if _is_importable(name)]
     result = _python(source, *modules)
     assert result.returncode == 0, result.stderr
 
@@ -72,7 +80,7 @@ COMMANDS = sorted(point.name for point in entry_points(group="longturn.commands"
 def test_help_is_answered_without_loading_anything_heavy(command: str) -> None:
     source = (
         "import sys\n"
-        "heavy = ('torch', 'transformers', 'matplotlib', 'textworld', 'numpy', 'aiohttp')\n"
+        "heavy = ('torch', 'transformers', 'matplotlib', 'textworld', 'numpy', 'aiohttp', 'gymnasium', 'mcp')\n"
         "for name in heavy: sys.modules[name] = None\n"
         "from longturn.cli import build_app\n"
         "build_app()([sys.argv[1], '--help'])\n"

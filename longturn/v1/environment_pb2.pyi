@@ -650,6 +650,7 @@ class ServerLimits(_message.Message):
     STEP_TIMEOUT_FIELD_NUMBER: _builtins.int
     START_TIMEOUT_FIELD_NUMBER: _builtins.int
     FORBID_PRIVILEGED_FIELD_NUMBER: _builtins.int
+    MAX_RATE_PER_CLIENT_FIELD_NUMBER: _builtins.int
     max_message_bytes: _builtins.int
     """Largest message either way, in bytes."""
     max_episodes: _builtins.int
@@ -660,6 +661,8 @@ class ServerLimits(_message.Message):
     """Calls in flight at once."""
     forbid_privileged: _builtins.bool
     """Whether progress and oracle_action are refused."""
+    max_rate_per_client: _builtins.float
+    """Starts and steps per second per client id; what a second brings may come at once. 0: no limit."""
     @_builtins.property
     def lease(self) -> _duration_pb2.Duration:
         """Time without a call after which an episode is reaped."""
@@ -688,10 +691,11 @@ class ServerLimits(_message.Message):
         step_timeout: _duration_pb2.Duration | None = ...,
         start_timeout: _duration_pb2.Duration | None = ...,
         forbid_privileged: _builtins.bool = ...,
+        max_rate_per_client: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "max_episode", b"max_episode", "start_timeout", b"start_timeout", "step_timeout", b"step_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["forbid_privileged", b"forbid_privileged", "lease", b"lease", "max_episode", b"max_episode", "max_episodes", b"max_episodes", "max_episodes_per_client", b"max_episodes_per_client", "max_message_bytes", b"max_message_bytes", "max_requests_in_flight", b"max_requests_in_flight", "start_timeout", b"start_timeout", "step_timeout", b"step_timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["forbid_privileged", b"forbid_privileged", "lease", b"lease", "max_episode", b"max_episode", "max_episodes", b"max_episodes", "max_episodes_per_client", b"max_episodes_per_client", "max_message_bytes", b"max_message_bytes", "max_rate_per_client", b"max_rate_per_client", "max_requests_in_flight", b"max_requests_in_flight", "start_timeout", b"start_timeout", "step_timeout", b"step_timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

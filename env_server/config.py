@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Self
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from pydantic import Field, model_validator
 
 from longturn.addresses import is_loopback
@@ -62,7 +62,7 @@ class EnvServerConfig(Config):
 
     host: str = "127.0.0.1"
     """Address to bind. Off loopback TLS is demanded, and a bearer token or client certificates, unless `insecure`."""
-    port: Annotated[int, Ge(0)] = 50051
+    port: Annotated[int, Ge(0), Le(65535)] = 50051
     """Port to bind; 0 chooses a free one."""
     insecure: bool = False
     """Serve off loopback without encryption, or without asking who calls. Tokens are checked if they are set."""
@@ -136,7 +136,7 @@ class EnvServerConfig(Config):
     traces: bool = False
     """Send OpenTelemetry traces of the unary calls over OTLP; where to, the OTEL_ variables say. Needs the extra
     `traces`."""
-    metrics_port: Annotated[int, Ge(0)] | None = None
+    metrics_port: Annotated[int, Ge(0), Le(65535)] | None = None
     """Port of `/metrics` on loopback; 0 chooses one; left out: none."""
 
     @model_validator(mode="after")

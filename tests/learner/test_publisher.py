@@ -136,8 +136,10 @@ def test_an_engine_that_does_not_report_the_version_is_not_confirmed(engine: Scr
 @pytest.mark.parametrize("content", [[], "ok", 1, True])
 def test_an_answer_that_is_no_object_confirms_nothing(engine: ScriptedEngine, content: object) -> None:
     engine.content = content
-    with pytest.raises(EngineError, match="/pause_generation: reply is no JSON object"):
-        EngineClient(engine.url).load(target(1), UpdateRules(pause_mode="retract", flush_cache=True, timeout_s=20))
+    with pytest.raises(EngineError, match="is no JSON object"):
+        EngineClient(engine.url).load(
+            target(1), UpdateRules(pause_mode="retract", flush_cache=True, timeout_s=20, transport=DiskTransport())
+        )
 
 
 def test_a_dead_engine_does_not_hold_up_a_living_one(engine: ScriptedEngine) -> None:

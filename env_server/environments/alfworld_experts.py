@@ -93,10 +93,10 @@ class Explorer:
         return [goal, *([part] for part in placed)]
 
     def _explore(self, world: World) -> Act | None:
-        here = [name for name, place in world.receptacles.items() if place.location == world.location]
-        closed = [name for name in here if name not in self._seen and world.receptacles[name].is_closed]
-        if closed:
-            return ("open", closed[0])
+        for name, place in world.receptacles.items():
+            if place.location == world.location and name not in self._seen:
+                # There is no going to where one stands already.
+                return ("open" if place.is_closed else "examine", name)
         unseen = [name for name in world.receptacles if name not in self._seen]
         if not unseen:
             return None

@@ -68,13 +68,16 @@ def world_from_facts(facts: Iterable[Fact]) -> World:
     for name, receptacle in sorted(known["inreceptacle"]):  # a few published games have a thing in two places
         if name in things:
             things[name].receptacle = receptacle
+    held = next((words[1] for words in known["holds"]), None)
+    if held in things:
+        things[held].receptacle = None
     for predicate, trait in _TRAIT_OF.items():
         for (name,) in known[predicate]:
             if name in things:
                 things[name].traits.add(trait)
     return World(
         location=next((words[1] for words in known["atlocation"]), ""),
-        held=next((words[1] for words in known["holds"]), None),
+        held=held,
         receptacles={
             name: Receptacle(type=_plain(kind), location=places[name], is_closed=name in closed)
             for name, kind in sorted(known["receptacletype"])

@@ -101,7 +101,7 @@ def parse_value(text: str) -> object:
     """The value that the right side of `name=value` spells: TOML, or else the text itself."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, a number of too many digits, or tables nested too deep
         return text
 
 

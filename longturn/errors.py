@@ -6,6 +6,7 @@
     ├── UnreachableError       a peer did not answer within its budget; names address and command
     ├── EpisodeError           this episode is over through no fault of the policy
     │   ├── EpisodeLostError   the server no longer has it and could not rebuild it
+    │   ├── EpisodeFailedError its environment broke
     │   └── EpisodeMovedError  another stream owns it now
     ├── CallRefusedError       the peer refused a call; reason, metadata and retry time as it sent them
     └── PolicyError            the engine could not complete a turn
@@ -57,6 +58,12 @@ class EpisodeLostError(EpisodeError):
     """The server no longer has the episode and could not rebuild it."""
 
     reason = "EPISODE_LOST"
+
+
+class EpisodeFailedError(EpisodeError):
+    """The episode's environment broke."""
+
+    reason = "EPISODE_FAILED"
 
 
 class EpisodeMovedError(EpisodeError):

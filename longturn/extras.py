@@ -16,13 +16,8 @@ MODULES_BY_EXTRA: Mapping[str, tuple[str, ...]] = {
     "report": ("matplotlib",),
     "gymnasium": ("gymnasium",),
     "mcp": ("mcp",),
-    "channelz": ("grpc_channelz", "grpcio-channelz"),
-    "traces": (
-        "opentelemetry",
-        "opentelemetry-sdk",
-        "opentelemetry-exporter-otlp-proto-grpc",
-        "opentelemetry-instrumentation-grpc",
-    ),
+    "channelz": ("grpc_channelz",),
+    "traces": ("opentelemetry",),
 }
 """Extras of pyproject.toml, with the modules that each brings."""
 

@@ -17,7 +17,6 @@ from clients.assignment import PlayRules
 from clients.config import ActConfig
 from clients.environments import Environments, open_environments
 from clients.group import GroupPlayers
-from clients.leaf import first_leaf
 from clients.learner_link import PoolOptions
 from clients.policies.engines import EngineRegistry
 from clients.policies.sglang import SglangPolicy
@@ -26,6 +25,7 @@ from clients.renderer import TagRenderer, load_tag_renderer
 from clients.spool import Spool
 from longturn.dispatch import DispatchDealer, SocketLimits
 from longturn.errors import LongturnError
+from longturn.leaf import first_leaf
 from longturn.metrics import Metrics, MetricsFile, MetricsServer
 from longturn.ready import write_ready
 from longturn.records import SamplingParams

@@ -17,11 +17,11 @@ from clients.agents import Agent
 from clients.assignment import Assignment, Member, PlayRules
 from clients.calls import Backoff
 from clients.episode import RemoteEpisode
-from clients.leaf import first_leaf
 from clients.policies.base import derive_seed
 from clients.policies.engines import EngineRegistry
 from clients.retry_rules import is_transient
 from longturn.errors import CallRefusedError, EpisodeError, LongturnError, PolicyError, UnreachableError
+from longturn.leaf import first_leaf
 from longturn.metrics import Metrics
 from longturn.records import EndCause, SamplingParams, Trajectory, TrajectoryIdentity
 

@@ -17,9 +17,9 @@ from clients.catalog import EnvironmentInfo
 from clients.config import EnvClientConfig
 from clients.environments import Environments, open_environments
 from clients.evaluate import PanelChoice, list_entries
-from clients.leaf import first_leaf
 from clients.progress import EpisodeProgress, episode_progress
 from longturn.errors import CallRefusedError, EpisodeError, LongturnError
+from longturn.leaf import first_leaf
 from longturn.records import EndCause
 from longturn.task_file import TaskEntry, read_tasks, task_line, write_tasks
 

@@ -15,10 +15,10 @@ from clients.actor import Actor, EpisodePlan
 from clients.agents import Agent
 from clients.calls import Backoff
 from clients.group import broken_by
-from clients.leaf import first_leaf
 from clients.policies.base import derive_seed
 from clients.retry_rules import is_transient, meets_every_task
 from longturn.errors import CallRefusedError, EpisodeError, LongturnError, PolicyError, UnreachableError
+from longturn.leaf import first_leaf
 from longturn.records import SamplingParams, Trajectory
 from longturn.task_file import TaskEntry
 

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from clients.assignment import PlayRules, assignment_from_proto, rules_from_proto
 from clients.calls import Peer
 from clients.group import GroupFailedError, GroupPlayers, GroupRun
-from clients.leaf import first_leaf
 from clients.learner_link import LearnerLink, PoolOptions
 from clients.policies.engines import Engine, EngineRegistry
 from clients.spool import Spool
 from longturn.codec import identity_from_proto, trajectory_to_bytes
 from longturn.dispatch import PROTOCOL_VERSION
 from longturn.errors import ConfigError, LongturnError, WireError
+from longturn.leaf import first_leaf
 from longturn.metrics import Metrics
 from longturn.records import EndCause, Trajectory, TrajectoryIdentity
 from longturn.status import StatusBoard

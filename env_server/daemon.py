@@ -11,6 +11,7 @@ from env_server.config import EnvServerConfig
 from env_server.server import serving
 from env_server.traces import tracing
 from longturn.errors import LongturnError
+from longturn.leaf import first_leaf
 from longturn.metrics import Metrics, MetricsServer
 from longturn.ready import write_ready
 from longturn.status import StatusBoard, StatusServer
@@ -21,10 +22,14 @@ def run(config: EnvServerConfig, *, ready_file: Path | None) -> None:
 
     A signal that comes before the server is up ends it at once.
     """
+    failure: LongturnError | None = None
     try:
         asyncio.run(_serve(config, ready_file))
     except* LongturnError as group:
-        raise group.exceptions[0] from None
+        failure = first_leaf(group)
+    # Raised inside `except*` it would come out wrapped in a group before Python 3.11.4.
+    if failure is not None:
+        raise failure
 
 
 async def _serve(config: EnvServerConfig, ready_file: Path | None) -> None:

@@ -151,8 +151,10 @@ def make_server(envs: Environments, info: EnvironmentInfo) -> MCPServer[Any]:
         version=version("longturn"),
         log_level="WARNING",
     )
-    for tool in (tools.list_tasks, tools.start_episode, tools.step, tools.end_episode):
-        server.add_tool(_telling(tool))
+    server.add_tool(_telling(tools.list_tasks))
+    server.add_tool(_telling(tools.start_episode))
+    server.add_tool(_telling(tools.step))
+    server.add_tool(_telling(tools.end_episode))
     return server
 
 

@@ -30,7 +30,7 @@ async def per_address(config: EnvClientConfig) -> tuple[EnvClientConfig, ...]:
     for address in config.addresses:
         name, found = await _look_up(address) if address.startswith(DNS) else ("", [address])
         for one in found:
-            own = {"address": one, "client_id": client_id}
+            own: dict[str, object] = {"address": one, "client_id": client_id}
             if name and config.tls.is_used and not config.tls.server_name:
                 own["tls"] = config.tls.model_copy(update={"server_name": name})
             configs[one] = config.model_copy(update=own)

@@ -5,6 +5,9 @@ for those of any weights. Each load makes a group of its own between the learner
 ranks): an engine that dies breaks nobody else's load, and none waits for another.
 """
 
+# Torch exports and annotates its stores and process groups only in part.
+# pyright: reportPrivateImportUsage=false, reportArgumentType=false, reportAttributeAccessIssue=false
+
 from __future__ import annotations
 
 import secrets

@@ -19,8 +19,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from py4j.java_gateway import GatewayParameters, JavaGateway, find_jar_path
-from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from py4j.java_gateway import (  # pyright: ignore[reportMissingImports]  # an optional extra
+    GatewayParameters,
+    JavaGateway,
+    find_jar_path,
+)
+from py4j.protocol import (  # pyright: ignore[reportMissingImports]  # an optional extra
+    Py4JJavaError,
+    Py4JNetworkError,
+)
 
 from env_server.environment import EnvironmentBrokenError
 from longturn.extras import how_to_install

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -145,7 +146,18 @@ def test_a_frozen_turn_goes_on_under_new_weights_and_says_where(contract: Contra
 
 @pytest.mark.parametrize(
     ("num_turns", "num_updates"),
-    [(2 * NUM_RUNNING, 10), pytest.param(256, 100, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
+    [
+        (2 * NUM_RUNNING, 10),
+        pytest.param(
+            256,
+            100,
+            marks=[
+                pytest.mark.slow,
+                pytest.mark.skipif("LONGTURN_SOAK" not in os.environ, reason="takes minutes; set LONGTURN_SOAK=1"),
+                pytest.mark.timeout(900),
+            ],
+        ),
+    ],
 )
 def test_many_updates_while_many_turns_run_lose_no_turn_and_no_token(
     contract: Contract, num_turns: int, num_updates: int

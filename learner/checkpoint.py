@@ -24,8 +24,8 @@ from learner.checkpoint_files import (
     abandon,
     find_checkpoints,
     found_at,
-    marked_folders,
     prune,
+    resumable_folders,
     verify,
     writing,
 )
@@ -81,23 +81,23 @@ def choose_checkpoint(folder: Path, resume: str, *, on_damage: str) -> FoundChec
     is left that is an error. Newer ones than the chosen, and those whose marker does not tell, are set aside: their
     history ends here.
     """
-    marked = marked_folders(folder)
-    if resume == "never" and marked:
+    present = resumable_folders(folder)
+    if resume == "never" and present:
         raise ConfigError(f"{folder.parent} holds a run; resume it with --resume auto, or name another run folder")
-    wanted = marked if resume == "auto" else [path for path in marked if path.resolve() == Path(resume).resolve()]
+    wanted = present if resume == "auto" else [path for path in present if path.resolve() == Path(resume).resolve()]
     if not wanted:
         if resume not in ("auto", "never"):
             raise ConfigError(f"--resume {resume} is no complete checkpoint in {folder}")
         return None
     known: list[FoundCheckpoint] = []
-    for path in marked:
+    for path in present:
         with _passing_over(path, on_damage):
             known.append(found_at(path))
     for found in sorted(known, reverse=True):
         if found.path in wanted:
             with _passing_over(found.path, on_damage):
                 verify(found.path)
-                _set_aside_others(folder, marked, known, found)
+                _set_aside_others(folder, present, known, found)
                 return found
     raise CheckpointError(
         f"all that could be resumed in {folder} is damaged, the log says how; restore a checkpoint, or start another "
@@ -117,10 +117,10 @@ def _passing_over(path: Path, on_damage: str) -> Iterator[None]:
 
 
 def _set_aside_others(
-    folder: Path, marked: Sequence[Path], known: Sequence[FoundCheckpoint], chosen: FoundCheckpoint
+    folder: Path, present: Sequence[Path], known: Sequence[FoundCheckpoint], chosen: FoundCheckpoint
 ) -> None:
     kept = {found.path for found in known if found.batches_consumed <= chosen.batches_consumed}
-    for path in marked:
+    for path in present:
         if path not in kept:
             logger.warning("checkpoint set aside", extra={"path": abandon(folder, path)})
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -23,6 +24,7 @@ from learner.history import HistoryClaim
 from longturn.disk import DiskError, read_json, writing_to
 from longturn.errors import ConfigError, LongturnError
 
+logger = logging.getLogger(__name__)
 # A second checkpoint of one training step, after skipped batches, is told apart by a suffix.
 _NAME = re.compile(r"step-(\d+)(-b\d+)?")
 MARKER = "COMPLETE"
@@ -55,8 +57,34 @@ def find_checkpoints(folder: Path) -> list[FoundCheckpoint]:
 
 def marked_folders(folder: Path) -> list[Path]:
     """Checkpoint folders that carry a completion marker, whatever it says."""
+    return [path for path in _named_folders(folder) if (path / MARKER).is_file()]
+
+
+def resumable_folders(folder: Path) -> list[Path]:
+    """Checkpoint folders that a run may go on from, and those that it should have: whole or damaged.
+
+    One that lost its completion marker counts, for it was given its name with the marker in it. Not one below a marked
+    one: an interrupted pruning leaves such, and it is passed over with a warning.
+    """
+    marked = marked_folders(folder)
+    newest = max(map(_training_step, marked), default=-1)
+    unmarked = [path for path in _named_folders(folder) if path not in marked]
+    for path in unmarked:
+        if _training_step(path) <= newest:
+            logger.warning(
+                "folder without a completion marker passed over: it is no checkpoint, and may be removed",
+                extra={"path": path},
+            )
+    return sorted([*marked, *(path for path in unmarked if _training_step(path) > newest)])
+
+
+def _named_folders(folder: Path) -> list[Path]:
     paths = folder.iterdir() if folder.is_dir() else ()
-    return sorted(path for path in paths if _NAME.fullmatch(path.name) and (path / MARKER).is_file())
+    return sorted(path for path in paths if _NAME.fullmatch(path.name))
+
+
+def _training_step(path: Path) -> int:
+    return int(path.name.split("-")[1])
 
 
 def found_at(path: Path) -> FoundCheckpoint:
@@ -70,6 +98,8 @@ def found_at(path: Path) -> FoundCheckpoint:
 
 
 def _read_marker(path: Path) -> dict[str, Any]:
+    if not (path / MARKER).is_file():
+        raise CheckpointError(f"checkpoint {path} is damaged: it has no completion marker {MARKER}; {_WAY_OUT}")
     try:
         content = read_json(path / MARKER, mend=_WAY_OUT)
     except (ConfigError, DiskError) as error:

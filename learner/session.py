@@ -189,9 +189,12 @@ class _Session:
                 group_size=config.batch.group_size,
                 max_slot_failures=config.batch.max_slot_failures,
                 task_of_slot=schedule.entry,
+                must_exist=resumed is not None,
             )
 
         def make_assigner(ledger: Ledger) -> Assigner:
+            if resumed is None:
+                ledger.refuse_lost_checkpoints(config.run_dir / "checkpoints")
             self._run_epoch = ledger.start_epoch(
                 training_step=resumed.state.training_step if resumed else 0,
                 batches_consumed=resumed.state.batches_consumed if resumed else 0,

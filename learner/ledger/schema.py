@@ -123,7 +123,9 @@ def open_ledger_file(path: Path, *, must_exist: bool = False) -> sqlite3.Connect
     The connection belongs to the calling thread and leaves transactions to its user.
     """
     if must_exist and not path.is_file():
-        raise ConfigError(f"there is no ledger at {path}; name the folder of a run")
+        raise ConfigError(
+            f"there is no ledger at {path}; restore it, or name the folder of another run (learner.run_dir)"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         connection = sqlite3.connect(path, isolation_level=None, timeout=10.0)

@@ -6,6 +6,7 @@ because of a change leaves after the commit of that change.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import time
 import uuid
@@ -21,6 +22,8 @@ from learner.ledger.versions import VersionTable
 from longturn.errors import ConfigError
 from longturn.task_file import TaskEntry
 
+logger = logging.getLogger(__name__)
+
 
 class Ledger:
     """Slots, groups, batches and versions of one run."""
@@ -34,15 +37,16 @@ class Ledger:
         group_size: int,
         max_slot_failures: int,
         task_of_slot: Callable[[int], TaskEntry],
+        must_exist: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Open or create the ledger of a run.
+        """Open or create the ledger of a run; ConfigError if it `must_exist` and does not.
 
         `facts` are the settings that fix its slots, by the name of the setting: they are stored at the first start,
         and a later start with another value raises ConfigError.
         """
         self._path = path
-        self._connection = open_ledger_file(path)
+        self._connection = open_ledger_file(path, must_exist=must_exist)
         with self.transaction():
             self.run_id = self._fact("run_id", uuid.uuid4().hex)
             for name, value in facts.items():
@@ -87,17 +91,38 @@ class Ledger:
         evaluations of weights that are lost.
         """
         with self.transaction():
-            if batches_consumed > self.batches.num_consumed:
+            num_consumed = self.batches.num_consumed
+            if batches_consumed > num_consumed:
                 raise LedgerError(
-                    f"the checkpoint consumed {batches_consumed} batches, the ledger {self._path} only "
-                    f"{self.batches.num_consumed}; they belong to different runs"
+                    f"the checkpoint consumed {batches_consumed} batches, the ledger {self._path} only {num_consumed};"
+                    " they belong to different runs: restore the one that is not of this run, or start another run"
+                    " folder (learner.run_dir)"
                 )
             run_epoch = self.versions.start_epoch(
                 training_step=training_step, batches_consumed=batches_consumed, config_digest=config_digest
             )
-            self.batches.reopen(batches_consumed=batches_consumed, run_epoch=run_epoch)
+            num_reopened = self.batches.reopen(batches_consumed=batches_consumed, run_epoch=run_epoch)
             self.groups.drop_evaluations_after(training_step)
+        if num_reopened:
+            logger.warning(
+                "the ledger is ahead of the checkpoint; the batches that it lacks are trained again",
+                extra={
+                    "checkpoint_batches": batches_consumed,
+                    "ledger_batches": num_consumed,
+                    "reopened": num_reopened,
+                },
+            )
         return run_epoch
+
+    def refuse_lost_checkpoints(self, checkpoints: Path) -> None:
+        """For a start without a checkpoint: LedgerError if batches were trained, which no run is without one."""
+        with self.transaction():
+            num_consumed = self.batches.num_consumed
+        if num_consumed:
+            raise LedgerError(
+                f"the ledger {self._path} holds {num_consumed} batches that were trained or skipped, but there is no"
+                f" checkpoint in {checkpoints}; restore one, or start another run folder (learner.run_dir)"
+            )
 
     def _fact(self, name: str, value: str) -> str:
         self._connection.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (name, value))

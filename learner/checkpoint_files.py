@@ -6,28 +6,32 @@ then renamed, so a kill at any moment leaves either the old state or the new one
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 
 from learner.history import HistoryClaim
+from longturn.completion import (
+    MARKER,
+    DamagedFolderError,
+    is_marked,
+    read_marker,
+    sync_folder,
+    verify_whole,
+    write_marker,
+)
 from longturn.disk import DiskError, read_json, writing_to
 from longturn.errors import ConfigError, LongturnError
 
 logger = logging.getLogger(__name__)
 # A second checkpoint of one training step, after skipped batches, is told apart by a suffix.
 _NAME = re.compile(r"step-(\d+)(-b\d+)?")
-MARKER = "COMPLETE"
 STATE_FILE = "state.json"
 _WAY_OUT = "remove the folder to resume from another one, or set learner.checkpoint.on_damage=previous"
 
@@ -57,7 +61,7 @@ def find_checkpoints(folder: Path) -> list[FoundCheckpoint]:
 
 def marked_folders(folder: Path) -> list[Path]:
     """Checkpoint folders that carry a completion marker, whatever it says."""
-    return [path for path in _named_folders(folder) if (path / MARKER).is_file()]
+    return [path for path in _named_folders(folder) if is_marked(path)]
 
 
 def resumable_folders(folder: Path) -> list[Path]:
@@ -90,37 +94,26 @@ def _training_step(path: Path) -> int:
 def found_at(path: Path) -> FoundCheckpoint:
     """What name and marker of a checkpoint say; CheckpointError if the marker is damaged."""
     match = _NAME.fullmatch(path.name)
-    batches_consumed = _read_marker(path).get("batches_consumed")
-    if match is None or not isinstance(batches_consumed, int):
-        # Read as 0 it would be the oldest, and pruned.
-        raise _damaged_marker(path, "it does not say how many batches were consumed")
+    with _saying_the_way_out():
+        batches_consumed = read_marker(path).get("batches_consumed")
+        if match is None or not isinstance(batches_consumed, int):
+            # Read as 0 it would be the oldest, and pruned.
+            raise DamagedFolderError(f"{path} is damaged: its marker does not say how many batches were consumed")
     return FoundCheckpoint(training_step=int(match.group(1)), batches_consumed=batches_consumed, path=path)
-
-
-def _read_marker(path: Path) -> dict[str, Any]:
-    if not (path / MARKER).is_file():
-        raise CheckpointError(f"checkpoint {path} is damaged: it has no completion marker {MARKER}; {_WAY_OUT}")
-    try:
-        content = read_json(path / MARKER, mend=_WAY_OUT)
-    except (ConfigError, DiskError) as error:
-        raise CheckpointError(str(error)) from error
-    if not isinstance(content.get("sha256"), dict):
-        raise _damaged_marker(path, "it names no files")
-    return content
-
-
-def _damaged_marker(path: Path, why: str) -> CheckpointError:
-    return CheckpointError(f"the completion marker of {path} is damaged: {why}; {_WAY_OUT}")
 
 
 def verify(path: Path) -> None:
     """Raise CheckpointError unless every file named by the marker is there with its digest."""
-    for name, digest in _read_marker(path)["sha256"].items():
-        file = path / name
-        if not file.is_file() or sha256_of(file) != digest:
-            raise CheckpointError(
-                f"checkpoint {path} is damaged: {name} is missing or does not match its digest; {_WAY_OUT}"
-            )
+    with _saying_the_way_out():
+        verify_whole(path)
+
+
+@contextmanager
+def _saying_the_way_out() -> Iterator[None]:
+    try:
+        yield
+    except DamagedFolderError as error:
+        raise CheckpointError(f"checkpoint {error}; {_WAY_OUT}") from error
 
 
 def read_claim(path: Path) -> HistoryClaim:
@@ -160,7 +153,7 @@ def sealed_folder(parent: Path, name: str, *, facts: Mapping[str, object]) -> It
         partial.mkdir()
         try:
             yield partial
-            _seal(partial, facts)
+            write_marker(partial, facts)
             partial.rename(parent / name)
             sync_folder(parent)
         except BaseException:
@@ -176,42 +169,9 @@ def abandon(folder: Path, path: Path) -> Path:
     return target
 
 
-def _seal(partial: Path, facts: Mapping[str, object]) -> None:
-    digests: dict[str, str] = {}
-    for file in sorted(path for path in partial.rglob("*") if path.is_file()):
-        flush_file(file)
-        digests[str(file.relative_to(partial))] = sha256_of(file)
-    marker = partial / MARKER
-    marker.write_text(json.dumps({**facts, "sha256": digests}, indent=1), encoding="utf-8")
-    flush_file(marker)
-    for folder in (partial, *(path for path in partial.rglob("*") if path.is_dir())):
-        sync_folder(folder)
-
-
 def prune(folder: Path, *, keep: int) -> None:
     """Remove all but the newest `keep` complete checkpoints."""
     for checkpoint in find_checkpoints(folder)[:-keep]:
         # Without its marker a half-removed folder is no checkpoint.
         (checkpoint.path / MARKER).unlink()
         shutil.rmtree(checkpoint.path)
-
-
-def sha256_of(path: Path) -> str:
-    """Hex digest of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def flush_file(path: Path) -> None:
-    """Make sure that a file's bytes are on the disk."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    """Make sure that a folder's entries are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from learner.checkpoint_files import MARKER, sealed_folder
+from learner.checkpoint_files import sealed_folder
 from learner.engine_client import EngineClient, Target
 from learner.engines import EngineRegistry
+from longturn.completion import is_marked
 from longturn.errors import UnreachableError
 from longturn.status import StatusBoard
 
@@ -119,5 +120,5 @@ class Publisher:
         for path in self._folder.iterdir():
             match = _NAME.fullmatch(path.name)
             is_old = match is not None and int(match.group(1)) <= newest - self._keep
-            if is_old or (path.is_dir() and not (path / MARKER).is_file()):
+            if is_old or (path.is_dir() and not is_marked(path)):
                 shutil.rmtree(path)

@@ -11,10 +11,10 @@ from safetensors.torch import load as parse_safetensors
 from torch import Tensor
 
 from local_engine.errors import StartError, WeightsError
+from longturn.completion import DamagedFolderError, file_digests, is_marked
 from longturn.disk import DiskError, read_json
 from longturn.errors import ConfigError
 
-MARKER_NAME = "COMPLETE"
 INDEX_NAME = "model.safetensors.index.json"
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -69,7 +69,7 @@ def read_weights(folder: Path, manifest: Mapping[str, str] | None = None) -> dic
     Checksums (file name to SHA-256 in hex) come from `manifest`, else from the folder's COMPLETE marker if it has one
     (the learner's publisher writes it last). Raises `WeightsError` on a missing, damaged, linked-away or unlisted file.
     """
-    checksums = dict(manifest) if manifest is not None else read_marker(folder)
+    checksums = dict(manifest) if manifest is not None else _checksums(folder)
     tensors: dict[str, Tensor] = {}
     for path in weight_files(folder):
         if not path.resolve().is_relative_to(folder):
@@ -85,6 +85,16 @@ def read_weights(folder: Path, manifest: Mapping[str, str] | None = None) -> dic
             raise WeightsError(f"tensor {doubled[0]} is in two files")
         tensors |= part
     return tensors
+
+
+def _checksums(folder: Path) -> dict[str, str] | None:
+    """What the folder's completion marker says; None if it has none, as those of others have not."""
+    if not is_marked(folder):
+        return None
+    try:
+        return file_digests(folder)
+    except DamagedFolderError as error:
+        raise WeightsError(str(error)) from error
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -103,18 +113,6 @@ def weight_files(folder: Path) -> list[Path]:
     if missing := [path.name for path in paths if not path.is_file()]:
         raise WeightsError(f"{missing[0]} is listed but missing")
     return paths
-
-
-def read_marker(folder: Path) -> dict[str, str] | None:
-    """The `sha256` table of the folder's completion marker; None if it has no marker."""
-    path = folder / MARKER_NAME
-    if not path.is_file():
-        return None
-    try:
-        table = read_json(path, mend="")["sha256"]
-        return {str(name): str(digest) for name, digest in table.items()}
-    except (ConfigError, DiskError, KeyError, AttributeError) as error:
-        raise WeightsError(f'{MARKER_NAME} must be an object with a table "sha256"') from error
 
 
 def verify_checksum(name: str, content: bytes, checksums: Mapping[str, str]) -> None:

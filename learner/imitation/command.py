@@ -18,7 +18,8 @@ from learner.imitation.policy_folder import write_policy
 from learner.imitation.rows import DemonstrationRow, RowBuilder, texts_of
 from learner.imitation.tokenizer import EOS, PAD, read_tokenizer, train_tokenizer
 from learner.imitation.train import imitate_rows
-from longturn.disk import write_json
+from longturn.completion import MARKER, write_marker
+from longturn.disk import write_json, writing_to
 from longturn.errors import ConfigError
 from longturn.metrics import MetricsFile
 from longturn.records import Trajectory
@@ -31,6 +32,8 @@ def run_imitation(demonstrations: Path, config: ImitateConfig) -> None:
     """Train a policy on the file's demonstrations and write it to `config.out`, once it has passed the gate."""
     torch.set_num_threads(config.num_threads)
     transformers_logging.disable_progress_bar()
+    # What is written below is whole only once it is marked anew.
+    (config.out / MARKER).unlink(missing_ok=True)
     trajectories = list(read_trajectories(demonstrations))
     if len(trajectories) <= config.held_out_episodes:
         raise ConfigError(
@@ -48,6 +51,8 @@ def run_imitation(demonstrations: Path, config: ImitateConfig) -> None:
     _write_summary(config, trajectories, rows, loss, found)
     check_gate(found, config)
     write_policy(model, tokenizer, config.out)
+    with writing_to(config.out):
+        write_marker(config.out, {})
     logger.info("policy written", extra={"folder": str(config.out), "loss": round(loss, 4)})
 
 

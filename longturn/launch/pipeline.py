@@ -15,6 +15,7 @@ from longturn.launch.crew import Crew, Every
 from longturn.launch.document import LaunchConfig, imitation_steps
 from longturn.launch.layout import CHECK_SETTINGS, RunLayout
 from longturn.launch.phases import PhaseLog
+from longturn.launch.reuse import check_whole
 from longturn.launch.screen import EpisodeCount, Progress, Screen
 from longturn.launch.supervisor import OneShot, Supervisor
 from longturn.launch.training import learner_summary, train
@@ -25,6 +26,7 @@ from longturn.task_file import TaskEntry, read_tasks
 from longturn.trajectory_file import read_trajectories
 
 _SHOW_EVERY_S = 0.5
+_RESTORE = "restore it, or start a new run (--run)"
 _STARTED = "server/episode/num_started"
 
 
@@ -69,11 +71,17 @@ def whole_run(run: Run) -> None:
     model = run.layout.warm_start
     temperatures = (SAMPLED, GREEDY, *run.config.evaluation.other_temperatures)
     run.phases.once("evaluation before", lambda: evaluate(run, "before", model, "0", temperatures))
-    run.phases.once("training", lambda: train(run.crew, run.supervisor, run.screen, run.layout))
+    run.phases.once("training", lambda: train_from(run, model))
     last = last_version(run.layout)
     run.phases.once(
         "evaluation after", lambda: evaluate(run, "after", run.layout.weights(last), str(last), (SAMPLED, GREEDY))
     )
+
+
+def train_from(run: Run, model: Path) -> Mapping[str, object]:
+    """Train; the warm start must be whole, also in a run that goes on from a checkpoint: the engine starts with it."""
+    check_whole(model, mend=_RESTORE)
+    return train(run.crew, run.supervisor, run.screen, run.layout)
 
 
 def last_version(layout: RunLayout) -> int:
@@ -223,6 +231,7 @@ def play(run: Run, point: str, panel: str, temperature: float, model: Path, vers
     config, out = run.config.evaluation, evaluation_path(run.layout.folder, point, temperature)
     title = f"evaluation {point}, " + ("greedy" if temperature == GREEDY else f"temperature {temperature:g}")
     if not out.exists():
+        check_whole(model, mend=_RESTORE)
         addresses = {"engine": run.crew.engine(model, version), "env_server": run.crew.env_server()}
         key = run.layout.engine_key.read_text(encoding="utf-8")
         shot = OneShot(

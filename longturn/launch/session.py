@@ -14,9 +14,10 @@ import tomli_w
 from rich.console import Console
 
 from longturn.config import Tree, spell_override
-from longturn.disk import naming, read_json, write_json, write_whole
+from longturn.disk import DiskError, naming, read_json, write_json, write_whole
 from longturn.errors import ConfigError, LongturnError
 from longturn.launch.command_lines import CommandLines
+from longturn.launch.config import RunConfig
 from longturn.launch.crew import Crew
 from longturn.launch.document import (
     LaunchConfig,
@@ -66,16 +67,20 @@ def new_run(
         raise ConfigError(f"the run {folder} exists; go on with `{_resume(layout, command)}`, or choose another --run")
     source = None if warm_start is None else _start_of(warm_start, document, settings.run.seed)
     with held(layout):
-        _write_run(layout, document, settings)
         if source is not None:
             copy_warm_start(source, layout)
+        _write_run(layout, document, settings)
     return layout
 
 
 def _start_of(folder: Path, document: Tree, seed: int) -> RunLayout:
     source = resumed_run(folder, has_settings=False)
-    facts = read_json(source.facts, mend="leave --warm-start out")
-    check_same_start(document, seed, source, facts["seed"])
+    if not source.source.is_file():
+        raise ConfigError(
+            f"{source.source} is missing, so nobody can say which settings its warm start was made with; restore it, or"
+            " leave --warm-start out"
+        )
+    check_same_start(document, seed, source, LaunchConfig(source.source).run.seed)
     return source
 
 
@@ -125,6 +130,7 @@ def _supervise(layout: RunLayout, work: Callable[[Run], None], console: Console,
         Supervisor(wait=stop.wait, say=screen.say, grace_s=settings.run.grace_s) as supervisor,
     ):
         screen.say(f"run folder: {_shown(layout.folder)}")
+        _restore_parts(layout, settings.run, screen)
         _note_changes(layout, screen)
         crew = Crew(supervisor, commands, layout, settings.run, say=screen.say)
         phases = PhaseLog(layout.phases, say=screen.say)
@@ -153,19 +159,36 @@ def _write_run(layout: RunLayout, document: Tree, settings: LaunchConfig) -> Non
     filled = run_document(document, layout, seed=seed)
     write_whole(layout.source, tomli_w.dumps(document))
     write_engine_key(layout, settings.run)
-    facts = {
-        "run": settings.run.name,
-        "seed": seed,
+    write_json(layout.facts, _facts(settings.run, document, filled))
+    write_whole(layout.config, tomli_w.dumps(filled))
+
+
+def _facts(run: RunConfig, document: Tree, filled: Tree) -> dict[str, object]:
+    return {
+        "run": run.name,
+        "seed": run.seed,
         "config_digest": document_digest(document),
         "filled_digest": document_digest(filled),
         "restarts": {},
     }
-    write_json(layout.facts, facts)
-    write_whole(layout.config, tomli_w.dumps(filled))
+
+
+def _restore_parts(layout: RunLayout, run: RunConfig, screen: Screen) -> None:
+    """Make again, and say so, what the launcher itself wrote and the settings tell anew."""
+    try:
+        _read_facts(layout)
+    except (ConfigError, DiskError) as error:
+        filled = read_document(layout.config, ())
+        document = read_document(layout.source, ()) if layout.source.is_file() else filled
+        write_json(layout.facts, _facts(run, document, filled))
+        screen.say(f"{error}: made again from the settings; earlier restarts and changes of settings are not known")
+    if not layout.engine_key.is_file():
+        write_engine_key(layout, run)
+        screen.say(f"{_shown(layout.engine_key)} was missing: made again")
 
 
 def _read_facts(layout: RunLayout) -> dict[str, Any]:
-    return read_json(layout.facts, mend="start a new run (--run)")
+    return read_json(layout.facts, mend="remove it: it is made again")
 
 
 def _note_changes(layout: RunLayout, screen: Screen) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longturn.codec import trajectory_from_bytes
-from longturn.errors import ConfigError
+from longturn.errors import ConfigError, WireError
 
 _BATCHES = """
 SELECT b.batch, b.training_step, b.outcome,
@@ -50,14 +50,27 @@ def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     try:
         yield connection
-    except sqlite3.DatabaseError as error:
-        raise ConfigError(f"{path} cannot be read as a ledger: {error}") from error
+    except (sqlite3.DatabaseError, WireError) as error:
+        raise ConfigError(
+            f"{path} cannot be read as a ledger: {error}; restore it, or name another run folder"
+        ) from error
     finally:
         connection.close()
 
 
-def read_batches(path: Path) -> list[BatchFacts]:
-    """All consumed batches in order."""
+def read_batches(folder: Path) -> list[BatchFacts]:
+    """All consumed batches of a run in order; none before training began.
+
+    Raises ConfigError naming the ledger if it is damaged, or missing in a run that was trained.
+    """
+    path = folder / "ledger.db"
+    if not path.is_file():
+        if any(folder.glob("checkpoints/step-*")):
+            raise ConfigError(
+                f"{path} is missing beside checkpoints, and what was trained stands in it; restore it, or move"
+                f" {folder / 'checkpoints'} away to report without it"
+            )
+        return []
     with open_read_only(path) as connection:
         return [_facts(connection, row) for row in connection.execute(_BATCHES).fetchall()]
 

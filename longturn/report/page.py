@@ -33,7 +33,7 @@ def write_report(folder: Path) -> Path:
 def build_page(folder: Path) -> str:
     """The page as text."""
     summary, metrics = read_summary(folder), read_metrics(folder)
-    batches = read_batches(folder / "ledger.db") if (folder / "ledger.db").is_file() else []
+    batches = read_batches(folder)
     charts = build_charts(folder, metrics, batches)
     parts = [
         f"<h1>Run {_text(summary.get('run', folder.name))}</h1>",

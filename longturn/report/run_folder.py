@@ -55,10 +55,11 @@ def read_summary(folder: Path) -> dict[str, object]:
 
 def _read_rows(path: Path) -> list[Row]:
     rows: list[Row] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_bytes().splitlines():
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
             # A killed daemon leaves half a row, and its successor appends to it; the row was never complete.
-            rows.append(DAMAGED)
+            row = DAMAGED
+        rows.append(row if isinstance(row, dict) else DAMAGED)
     return rows

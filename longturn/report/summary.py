@@ -23,7 +23,7 @@ Summary = dict[str, Any]
 def build_summary(folder: Path) -> Summary:
     """The summary of a run; parts that the run has not reached are null."""
     plays = read_evaluations(folder)
-    batches = read_batches(folder / "ledger.db") if (folder / "ledger.db").is_file() else []
+    batches = read_batches(folder)
     learned = _read_json(folder / "learner_summary.json")
     return {
         **_read_json(folder / "launch.json"),

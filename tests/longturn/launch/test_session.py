@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -96,11 +97,27 @@ def test_a_new_run_on_a_full_disk_leaves_no_half_run(tmp_path: Path) -> None:
     assert new_run(ECHO, name=None, seed=None, overrides=overrides, command="train").config.exists()
 
 
-def test_facts_that_were_cut_short_are_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        ("launch.json cut short", r"launch\.json is damaged .*made again from the settings"),
+        ("launch.json", r"launch\.json: No such file.*made again from the settings"),
+        ("launch.toml and launch.json", r"launch\.json: No such file.*made again from the settings"),
+        ("engine.key", r"engine\.key was missing: made again"),
+    ],
+)
+def test_what_the_launcher_wrote_itself_is_made_again_and_told(tmp_path: Path, damage: str, told: str) -> None:
     layout = prepared_run(tmp_path, ONE_OF_FOUR)
-    layout.facts.write_text('{"run": ')
-    with pytest.raises(LongturnError, match=r"launch\.json is damaged"):
-        go_on(layout)
+    if damage.endswith("cut short"):
+        layout.facts.write_text('{"run": ')
+    else:
+        for name in damage.split(" and "):
+            (layout.folder / name).unlink()
+    assert re.search(told, go_on(layout))
+    assert "made again" not in go_on(layout)
+    facts = json.loads((layout.folder / "summary.json").read_text())
+    assert (facts["run"], facts["seed"]) == ("echo", 0)
+    assert layout.engine_key.stat().st_mode & 0o777 == 0o600
 
 
 def test_an_existing_run_names_the_command_that_goes_on(tmp_path: Path) -> None:

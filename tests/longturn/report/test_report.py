@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from learner.ledger.schema import open_ledger_file
+from longturn.cli import main
 from longturn.codec import task_to_proto, trajectory_to_bytes
 from longturn.disk import DiskError
 from longturn.errors import ConfigError
@@ -123,7 +126,7 @@ def test_the_summary_counts_what_entered_an_update(run_folder: Path) -> None:
 
 
 def test_batches_are_read_with_their_verdicts(run_folder: Path) -> None:
-    batches = read_batches(run_folder / "ledger.db")
+    batches = read_batches(run_folder)
     assert [(batch.num_groups, batch.num_kept, batch.success_mean) for batch in batches] == [(2, 1, 0.5)] * NUM_BATCHES
 
 
@@ -168,6 +171,8 @@ def test_a_row_cut_short_by_a_kill_is_counted_and_left_out(tmp_path: Path) -> No
     path.write_text('{"batch": 0, "x": 1.0}\n{"batch": 1, "x{"batch": 1, "x": 5.0}\n{"batch": 1, "x": 2.0}\n')
     rows = read_metrics(tmp_path)["learner"]
     assert rows[1] is DAMAGED
+    path.write_bytes(path.read_bytes() + b'5\n"\xff\n')
+    assert read_metrics(tmp_path)["learner"][3:] == [DAMAGED, DAMAGED]
     assert series(rows, axis="batch", name="x").values == (1.0, 2.0)
 
 
@@ -227,6 +232,58 @@ def test_a_report_that_finds_no_room_is_one_clear_line(tmp_path: Path) -> None:
     with largest_file(16), pytest.raises(DiskError, match=r"report\.html: File too large; raise the limit"):
         write_report(tmp_path)
     assert not (tmp_path / "report.html").exists()
+
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Runs a command that must refuse; what it says."""
+
+    def run(*arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", ["longturn", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        assert caught.value.code == 2
+        return capsys.readouterr().err
+
+    return run
+
+
+def write_row(folder: Path, data: bytes) -> None:
+    connection = open_ledger_file(folder / "ledger.db")
+    connection.execute("UPDATE trajectories SET trajectory = ?", (data,))
+    connection.close()
+
+
+def overwrite(folder: Path, data: bytes) -> None:
+    for path in folder.glob("ledger.db*"):
+        path.unlink()
+    (folder / "ledger.db").write_bytes(data)
+
+
+@pytest.mark.parametrize("damage", [write_row, overwrite])
+@pytest.mark.parametrize("command", ["report", "view"])
+def test_a_damaged_ledger_is_named(
+    run_folder: Path, damage: Callable[[Path, bytes], None], command: str, refused: Refused
+) -> None:
+    damage(run_folder, b"\xff" * 5000)
+    said = refused(command, run_folder)
+    assert f"longturn: {run_folder / 'ledger.db'} cannot be read as a ledger: " in said
+    assert "restore it" in said
+
+
+def test_checkpoints_without_their_ledger_are_told(run_folder: Path, refused: Refused) -> None:
+    (run_folder / "ledger.db").unlink()
+    (run_folder / "checkpoints" / "step-000003").mkdir(parents=True)
+    assert "ledger.db is missing beside checkpoints" in refused("report", run_folder)
+
+
+@pytest.mark.parametrize("name", ["", "absent"])
+def test_a_folder_that_is_no_run_gets_no_report(tmp_path: Path, name: str, refused: Refused) -> None:
+    assert "is no run folder: it holds none of config.toml, ledger.db" in refused("report", tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_evaluation_of_another_format_is_named(tmp_path: Path) -> None:

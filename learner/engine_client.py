@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from longturn.engine_facts import PATH, EngineFacts, read_server_info
 from longturn.errors import LongturnError
+from longturn.json_text import parse_json
 
 
 class EngineError(LongturnError):
@@ -152,7 +153,7 @@ class EngineClient:
     def call(self, path: str, body: Mapping[str, object] | None, *, timeout_s: float) -> dict[str, Any]:
         """A POST, or a GET without a body; the object of the answer. EngineError unless it is good."""
         try:
-            content = json.loads(self._body(path, body, timeout_s) or b"{}")
+            content = parse_json(self._body(path, body, timeout_s) or b"{}")
         except ValueError as error:
             raise EngineError(f"{self.url}{path}: {error}") from error
         if not isinstance(content, dict):

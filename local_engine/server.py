@@ -24,6 +24,7 @@ from local_engine.model import Model
 from local_engine.request import Request
 from local_engine.scheduler import PauseMode, Scheduler
 from local_engine.update import WeightUpdates
+from longturn.json_text import parse_json
 from longturn.metrics import Metrics
 
 T = TypeVar("T")
@@ -238,9 +239,9 @@ async def within(timeout_s: float, waited: Awaitable[T]) -> T:
 async def read_json(http: web.Request) -> Any:
     """The body as JSON, whatever content type it claims."""
     try:
-        return json.loads(await http.read() or b"{}")
+        return parse_json(await http.read() or b"{}")
     except ValueError as error:
-        raise BadRequestError(f"the body is not JSON: {error}") from error
+        raise BadRequestError(f"the body is no JSON that can be read: {error}") from error
 
 
 async def read_object(http: web.Request) -> Mapping[str, Any]:

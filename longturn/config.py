@@ -65,7 +65,7 @@ def read_toml(path: Path) -> Tree:
         raise ConfigError(f"config file {path} does not exist; give another with --config") from error
     except OSError as error:
         raise ConfigError(f"config file {path} cannot be read: {error.strerror}; give another with --config") from error
-    except ValueError as error:  # of TOML or of UTF-8
+    except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, or of tables nested too deep
         raise ConfigError(f"config file {path} is not valid TOML: {error}") from error
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO  # Any: JSON is free-form, readers check what they take
 
 from longturn.errors import ConfigError, LongturnError
+from longturn.json_text import parse_json
 
 _FREE, _OPEN = "free space", "let its owner write there, or choose another folder"
 _MENDED_BY = {
@@ -103,7 +104,7 @@ def read_json(path: Path, *, mend: str) -> dict[str, Any]:
     """A JSON object; ConfigError that ends with `mend` if the file is damaged, DiskError if it cannot be read."""
     try:
         with naming(path):
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ConfigError(f"{path} is damaged ({error}); {mend}") from error
     if not isinstance(content, dict):

@@ -5,10 +5,10 @@ Those who drive an engine ask here what it can do; nobody else compares releases
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 
+from longturn.json_text import parse_json
 from longturn.records import LogprobConvention
 
 PATH = "/server_info"
@@ -60,7 +60,7 @@ class EngineFacts:
 
 def read_server_info(body: bytes) -> EngineFacts:
     """Parse the answer; ValueError if it is no JSON object."""
-    fields = json.loads(body)
+    fields = parse_json(body)
     if not isinstance(fields, dict):
         raise ValueError(f"{PATH} is no JSON object: {body[:100]!r}")
     version = str(fields.get("version") or "")

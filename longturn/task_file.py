@@ -13,6 +13,7 @@ from pathlib import Path
 
 from longturn.disk import write_whole
 from longturn.errors import ConfigError
+from longturn.json_text import parse_json
 from longturn.records import KnobValue, Task
 
 _FIELDS = frozenset({"environment", "task_id", "knobs", "seed", "kind"})
@@ -70,7 +71,7 @@ def task_line(entry: TaskEntry) -> str:
 
 def _entry(path: Path, number: int, line: str) -> TaskEntry:
     try:
-        fields = json.loads(line)
+        fields = parse_json(line)
         if not isinstance(fields, dict):
             raise ValueError("a line must be a JSON object")
         unknown = sorted(set(fields) - _FIELDS)

@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 
 from clients.policies.engines import Engine
+from longturn.json_text import parse_json
 from longturn.records import LogprobConvention
 
 _TEMPERATURE = 4.0
@@ -42,7 +43,7 @@ async def _distance(engine: Engine, session: aiohttp.ClientSession, *, temperatu
     }
     async with session.post(f"{engine.url}/generate", data=json.dumps(body), headers=engine.headers) as response:
         response.raise_for_status()
-        return _spread(json.loads(await response.read()))
+        return _spread(parse_json(await response.read()))
 
 
 def _spread(reply: Any) -> float:  # Any: JSON

@@ -6,12 +6,12 @@ engine gives no spans.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from typing import Any
 
 from longturn.errors import PolicyError
+from longturn.json_text import parse_json
 from longturn.records import FinishReason, PolicySpan, is_logprob
 
 _FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
@@ -40,7 +40,7 @@ class Segment:
 def segment_from_reply(body: bytes, *, who: str) -> Segment:
     """Parse a reply; raise PolicyError(BAD_REPLY or BAD_LOGPROBS) naming `who` if it breaks the dialect's promises."""
     try:
-        reply = json.loads(body)
+        reply = parse_json(body)
         return _segment(reply["meta_info"], who)
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise PolicyError(f"{who}: the engine's reply is malformed: {error!r}", reason="BAD_REPLY") from error

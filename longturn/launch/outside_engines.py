@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any  # JSON
 
 from longturn.errors import LongturnError, UnreachableError
+from longturn.json_text import parse_json
 
 _CALL_TIMEOUT_S = 120.0
 _SAY_AFTER_S = 2.0
@@ -80,7 +81,7 @@ class OutsideEngines:
         request = urllib.request.Request(f"{url}{path}", data=data, headers=headers)
         try:
             with urllib.request.urlopen(request, timeout=_CALL_TIMEOUT_S) as response:
-                return dict(json.loads(response.read() or b"{}"))
+                return dict(parse_json(response.read() or b"{}"))
         except urllib.error.HTTPError as error:
             with error:
                 words = error.read()[:500].decode(errors="replace")

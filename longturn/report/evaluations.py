@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from longturn.errors import ConfigError
 from longturn.intervals import paired_change, wilson
+from longturn.json_text import parse_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ def read_evaluation(path: Path) -> Evaluation:
     """One play of a panel, of which every game may have broken; ConfigError if the file is of another format."""
     point, _, rest = path.stem.partition(".t")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
         panel = content["panel"]
         return Evaluation(
             point=point,

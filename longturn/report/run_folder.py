@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from longturn.disk import read_json
 from longturn.errors import ConfigError
+from longturn.json_text import parse_json
 
 Row = Mapping[str, object]
 
@@ -57,8 +57,8 @@ def _read_rows(path: Path) -> list[Row]:
     rows: list[Row] = []
     for line in path.read_bytes().splitlines():
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
+            row = parse_json(line)
+        except ValueError:
             # A killed daemon leaves half a row, and its successor appends to it; the row was never complete.
             row = DAMAGED
         rows.append(row if isinstance(row, dict) else DAMAGED)

@@ -55,10 +55,10 @@ class EngineClient:
     def call(
         self, method: str, path: str, body: object = None, *, headers: Mapping[str, str] | None = None
     ) -> tuple[int, Any]:
-        """Status and parsed body (text where it is not JSON)."""
+        """Status and parsed body (text where it is not JSON); bytes are sent as they are."""
         connection = self._connection()
         try:
-            payload = None if body is None else json.dumps(body)
+            payload = body if isinstance(body, bytes) or body is None else json.dumps(body)
             sent = {"Authorization": f"Bearer {self.api_key}"} if headers is None else headers
             connection.request(method, path, payload, {"Content-Type": "application/json", **sent})
             response = connection.getresponse()

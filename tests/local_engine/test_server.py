@@ -173,6 +173,16 @@ def test_malformed_bodies_are_refused_with_one_message(client: EngineClient, bod
     assert client.post("/generate", body, expect=400)["error"]["message"]
 
 
+@pytest.mark.parametrize("path", ["/generate", "/pause_generation", "/update_weights_from_disk", "/abort_request"])
+@pytest.mark.parametrize(
+    ("body", "why"), [(b"[" * 100_000, "nested too deep"), (b"{", "double quotes"), (b"\xff", "decode")]
+)
+def test_a_body_that_is_no_json_is_refused_with_its_reason(
+    client: EngineClient, path: str, body: bytes, why: str
+) -> None:
+    assert why in client.post(path, body, expect=400)["error"]["message"]
+
+
 def test_neutral_values_are_accepted(client: EngineClient) -> None:
     client.generate(
         [5, 6],

@@ -109,7 +109,7 @@ def test_json_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert read_json(tmp_path / "file.json", mend="") == {"a": [1, "läuft"]}
 
 
-@pytest.mark.parametrize("content", [b"{", b"\xff", b"[]"])
+@pytest.mark.parametrize("content", [b"{", b"\xff", b"[]", b"[" * 100_000])
 def test_damaged_json_is_named_with_the_way_out(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "file.json"
     path.write_bytes(content)

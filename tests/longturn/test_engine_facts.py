@@ -52,3 +52,8 @@ def test_what_is_not_said_is_not_assumed() -> None:
 def test_no_object_is_an_error() -> None:
     with pytest.raises(ValueError, match="no JSON object"):
         read_server_info(b"[]")
+
+
+def test_an_answer_nested_too_deep_is_an_error() -> None:
+    with pytest.raises(ValueError, match="nested too deep"):
+        read_server_info(b"[" * 100_000)

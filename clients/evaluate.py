@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from clients.actor import Actor
 from clients.agents import TokenAgent
+from clients.calls import Backoff, Peer, until_answered
 from clients.config import EvalConfig
 from clients.environments import Environments, open_environments
 from clients.evaluation import Evaluation, summarise
-from clients.knobs import with_knobs
+from clients.knobs import checked_knobs, with_knobs
 from clients.panel import Outcome, PanelOptions, Player, play_panel
 from clients.policies.engines import Engine, EngineRegistry
 from clients.policies.selection import make_text_policy
@@ -21,11 +25,13 @@ from clients.policies.sglang import SglangPolicy
 from clients.recording import text_player
 from clients.renderer import load_tag_renderer
 from longturn.disk import write_json
-from longturn.errors import ConfigError
+from longturn.errors import ConfigError, UnreachableError
 from longturn.metrics import Metrics
 from longturn.records import KnobValue, SamplingParams, Trajectory
 from longturn.task_file import TaskEntry
 from longturn.trajectory_file import TrajectoryWriter
+
+_REACH_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +72,9 @@ class PanelChoice:
 
 async def list_entries(envs: Environments, panel: PanelChoice) -> list[TaskEntry]:
     """The panel's entries in order, with its knobs; raise ConfigError if there are none, or a knob is not known."""
+    if panel.environment and panel.knobs:
+        # Before thousands of tasks are listed.
+        checked_knobs(await envs.environment(panel.environment), panel.knobs)
     return await with_knobs(envs, await _entries(envs, panel), panel.knobs)
 
 
@@ -126,8 +135,27 @@ async def _player(config: EvalConfig, choice: PolicyChoice, metrics: Metrics) ->
             metrics=metrics,
         )
 
+    for url in choice.engine_urls:
+        peer = Peer(name="engine", address=url, setting="--policy", command="longturn engine")
+        # Each turn would be tried for engine.turn_budget_s before its episode counted as broken.
+        await until_answered(
+            functools.partial(_reach, url), peer=peer, budget_s=config.env_server.connect_budget_s, backoff=Backoff()
+        )
     async with policy:
         yield Player(make_agent=make_agent, sampling=sampling, tokenizer_hash=renderer.tokenizer_hash)
+
+
+async def _reach(url: str) -> None:
+    """UnreachableError unless something listens there; whether it is an engine, its first answer tells."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        async with asyncio.timeout(_REACH_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(parts.hostname, port)
+    except (OSError, TimeoutError) as error:
+        raise UnreachableError(str(error) or type(error).__name__) from error
+    writer.close()
+    await writer.wait_closed()
 
 
 def write_results(path: Path, evaluation: Evaluation, outcomes: Sequence[Outcome], facts: Mapping[str, object]) -> None:

@@ -101,6 +101,7 @@ class SglangPolicy:
         stop_token_ids: Sequence[int],
         metrics: Metrics,
         board: StatusBoard | None = None,
+        backoff: Backoff | None = None,
     ) -> None:
         self._config = config
         self._engines = engines
@@ -110,7 +111,7 @@ class SglangPolicy:
         }
         self._metrics = metrics
         self._wait = SharedWait(board, "engine", budget_s=config.turn_budget_s)
-        self._backoff = Backoff(first_s=0.05, most_s=2.0)
+        self._backoff = backoff or Backoff(first_s=0.05, most_s=2.0)
         self._names = EngineNames(metrics)
 
     async def __aenter__(self) -> SglangPolicy:

@@ -256,6 +256,15 @@ def test_an_absent_server_is_named_with_its_command() -> None:
     assert "longturn serve" in lines[-1]
 
 
+def test_an_absent_engine_is_named_with_its_command(address: str, tokenizer_path: Path) -> None:
+    result = _run("eval", "--policy", "http://127.0.0.1:9", "--tokenizer", tokenizer_path, "--env", "echo",
+                  "--limit", 1, "--server", address, "-s", "env_server.connect_budget_s=0.5", expect=2)  # fmt: skip
+    lines = result.stderr.strip().splitlines()
+    assert "engine does not answer" in lines[0]
+    assert "engine at http://127.0.0.1:9 did not answer within 0.5 s" in lines[-1]
+    assert lines[-1].endswith("start it with `longturn engine` or change --policy")
+
+
 def test_a_person_plays_in_the_terminal(address: str) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     result = subprocess.run(

@@ -33,6 +33,7 @@ def _run(arguments: list[str], project: Path, site: Path) -> subprocess.Complete
     return subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=500, env=variables)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # it starts five servers
 def test_a_scaffold_passes_the_suite_and_its_own_tests_untouched(tmp_path: Path) -> None:
     project, site = tmp_path / "project", tmp_path / "site"

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
+from clients.calls import Backoff
 from clients.config import SglangConfig
 from clients.policies.base import Completion, derive_seed
 from clients.policies.engines import Engine, EngineRegistry
@@ -36,12 +37,14 @@ async def _policy(
     *engines: ScriptedEngine,
     registry: EngineRegistry | None = None,
     board: StatusBoard | None = None,
+    backoff: Backoff | None = None,
     **settings: float | str,
 ) -> AsyncIterator[tuple[SglangPolicy, Metrics]]:
     metrics = Metrics()
     config = SglangConfig.model_validate({"turn_budget_s": 20.0, "request_timeout_s": 5.0, **settings})
     known = registry or EngineRegistry([Engine(url=engine.url, api_key="secret") for engine in engines])
-    async with SglangPolicy(config, engines=known, stop_token_ids=(109,), metrics=metrics, board=board) as policy:
+    policy = SglangPolicy(config, engines=known, stop_token_ids=(109,), metrics=metrics, board=board, backoff=backoff)
+    async with policy:
         yield policy, metrics
 
 
@@ -138,7 +141,8 @@ def test_an_engine_that_was_lost_is_asked_again() -> None:
 
 def test_no_id_of_a_request_begins_another() -> None:
     async def main() -> None:
-        async with serving_engine(_script) as engine, _policy(engine) as (policy, _):
+        soon = Backoff(first_s=0.001, most_s=0.001)
+        async with serving_engine(_script) as engine, _policy(engine, backoff=soon) as (policy, _):
             engine.interfere = lambda ask, answer: refuse(503) if len(engine.asks) <= 11 else answer
             await _complete(policy)
         rids = [ask.rid for ask in engine.asks]

@@ -16,7 +16,7 @@ class TestTextWorld(ConformanceTests):
         filters={"family": "coin_collector", "level": "5"},
         tasks_per_split=1,
         num_random_episodes=6,
-        num_neighbours=64,
+        num_neighbours=24,
         num_resets=60,
         seconds=5.0,
     )
@@ -43,7 +43,7 @@ class TestCode(ConformanceTests):
         knobs={"cpu_s": 1},
         tasks_per_split=1,
         num_random_episodes=4,
-        num_neighbours=64,
+        num_neighbours=16,
         num_resets=60,
         seconds=5.0,
     )

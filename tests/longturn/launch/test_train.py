@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from longturn.records import Task
+from longturn.task_file import TaskEntry, write_tasks
 from tests.longturn.launch.prepared import ECHO, begun_run
 from tests.support.waiting import wait_until
 
@@ -54,9 +56,13 @@ def processes_of(folder: Path) -> list[int]:
 @pytest.fixture
 def long_run(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A run that would record demonstrations for ever, once its env server serves them."""
-    marker = tmp_path / "runs" / "echo" / "phases" / "task files.json"
-    with train(tmp_path, "--config", str(ECHO), "--set", "warmstart.num_episodes=10000000") as process:
-        wait_until(lambda: marker.exists() or process.poll() is not None, limit_s=100.0)
+    phases = ("check settings", "task files", "games")
+    layout = begun_run(tmp_path, phases, "warmstart.num_episodes=10000000")
+    task = Task(environment="echo", task_id="echo/train/000000")
+    write_tasks(layout.tasks("warmstart"), [TaskEntry(task=task)])
+    ready = layout.files("env_server").ready
+    with train(tmp_path, "--resume", str(layout.folder)) as process:
+        wait_until(lambda: ready.exists() or process.poll() is not None, limit_s=100.0)
         yield process
         process.kill()
 

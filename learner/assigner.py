@@ -147,12 +147,15 @@ class Assigner:
         if not hello.pool_id:
             self._refuse(peer, "NO_POOL_ID", "set a pool_id")
             return
+        # Every Hello that queued up during an outage is answered; the pool joins once.
+        is_new = self.pools.known(peer) is None
         for earlier in self.pools.admit(peer, pool_id=hello.pool_id, num_actors=hello.num_actors, now_s=self._clock()):
             self._drop(earlier, "pool restarted")
         self._send(peer, self._welcome())
         if self.end_reason is not None:
             self._send(peer, dispatch_pb2.EndOfRun(reason=self.end_reason))
-        logger.info("pool admitted", extra={"pool_id": hello.pool_id, "num_actors": hello.num_actors})
+        if is_new:
+            logger.info("pool admitted", extra={"pool_id": hello.pool_id, "num_actors": hello.num_actors})
 
     def _welcome(self) -> dispatch_pb2.Welcome:
         announced = self.announced

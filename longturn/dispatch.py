@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +31,8 @@ from google.protobuf.message import DecodeError
 from longturn.addresses import IPC_PATH_LIMIT_BYTES, is_loopback
 from longturn.errors import ConfigError, LongturnError, UnreachableError
 from longturn.v1 import dispatch_pb2
+
+logger = logging.getLogger(__name__)
 
 _MAX_IDENTITY_BYTES = 255
 _LONGEST_POLL_S = 60.0
@@ -203,6 +206,7 @@ class DispatchRouter(_Owned):
             body = unwrap(frames[1]) if len(frames) == 2 else None
             if body is None:
                 self.num_malformed += 1
+                _tell_malformed(self.num_malformed, frames)
                 continue
             received.append(Received(peer=frames[0], body=body, num_bytes=len(frames[1])))
         return received
@@ -309,6 +313,7 @@ class DispatchDealer(_Owned):
         body = unwrap(frame)
         if body is None:
             self.num_malformed += 1
+            _tell_malformed(self.num_malformed, [frame])
         else:
             self._last_received_s = self._clock()
         return body
@@ -326,6 +331,15 @@ class DispatchDealer(_Owned):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _tell_malformed(number: int, frames: Sequence[bytes]) -> None:
+    """Say that something else than this protocol arrives; the first, second, fourth, ... time: it may be a flood."""
+    if number & (number - 1) == 0:
+        logger.warning(
+            "malformed frame dropped; only longturn may speak to this address",
+            extra={"num_frames": len(frames), "num_bytes": sum(map(len, frames)), "dropped_so_far": number},
+        )
 
 
 def _set_limits(handle: zmq.Socket[bytes] | zmq.asyncio.Socket, limits: SocketLimits) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,6 +20,7 @@ from longturn.codec import float32s_to_bytes, trajectory_to_bytes, trajectory_to
 from longturn.dispatch import DispatchRouter
 from longturn.errors import ConfigError
 from longturn.metrics import Metrics
+from longturn.protocol import PROTOCOL_VERSION
 from longturn.records import EndCause, EpisodeStatus, Task, Trajectory, Turn
 from longturn.task_file import TaskEntry
 from longturn.v1 import dispatch_pb2
@@ -246,6 +248,17 @@ def test_a_failed_group_is_played_again_in_its_slot(dispatcher: Dispatcher) -> N
         taken = take(dispatcher)
     assert [group.group_id for group in taken.groups] == ["t000000.1", "t000001.1"]
     assert [lost.reason for lost in taken.lost] == ["ENVIRONMENT_LOST"] * 2
+
+
+def test_a_pool_whose_hellos_queued_up_is_admitted_once(
+    dispatcher: Dispatcher, caplog: pytest.LogCaptureFixture
+) -> None:
+    hello = dispatch_pb2.Hello(pool_id="scripted", protocol_version=PROTOCOL_VERSION)
+    with caplog.at_level(logging.INFO), ScriptedPool(dispatcher.address) as pool:
+        pool.extra.extend([hello] * 20)
+        pool.extra.append(dispatch_pb2.Hello(pool_id="scripted", protocol_version="0"))
+        wait_until(lambda: "PROTOCOL_MISMATCH" in pool.refusals)
+    assert len([record for record in caplog.records if record.message == "pool admitted"]) == 1
 
 
 def test_a_foreign_tokenizer_and_a_foreign_protocol_are_refused_by_name(dispatcher: Dispatcher) -> None:

@@ -63,12 +63,16 @@ def test_sending_to_a_peer_that_is_gone_is_an_error(router: DispatchRouter) -> N
         router.send(b"nobody", dispatch_pb2.EndOfRun())
 
 
-def test_garbage_is_dropped_and_counted(router: DispatchRouter) -> None:
+def test_garbage_is_dropped_counted_and_told_without_a_flood(
+    router: DispatchRouter, caplog: pytest.LogCaptureFixture
+) -> None:
     send_raw(router.address, pickle.dumps({"a": 1}))
     send_raw(router.address, b"two", b"frames")
     send_raw(router.address, b"")
     while router.num_malformed < 3:
         assert router.receive(5.0) == []
+    told = [vars(record)["dropped_so_far"] for record in caplog.records if "malformed frame" in record.message]
+    assert told == [1, 2]
 
 
 def test_an_oversized_frame_does_not_arrive_and_the_socket_lives(router: DispatchRouter) -> None:

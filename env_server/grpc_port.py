@@ -71,7 +71,7 @@ def bind(
     except RuntimeError as error:
         raise ConfigError(
             f"cannot bind {host}:{config.port}: the port is in use or the address is not this machine's;"
-            " change env_server.port (0 chooses a free one) or env_server.host"
+            " change it with --port (env_server.port; 0 chooses a free one), or change env_server.host"
         ) from error
     return server, f"{host}:{port}"
 

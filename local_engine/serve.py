@@ -141,7 +141,8 @@ async def bind(runner: web.AppRunner, config: EngineConfig) -> str:
         await site.start()
     except OSError as error:
         raise StartError(
-            f"cannot listen on {config.host}:{config.port}: {error.strerror}; set engine.port (0 chooses a free one)"
+            f"cannot listen on {config.host}:{config.port}: {error.strerror}; choose another port with"
+            " --set engine.port=PORT (0 chooses a free one)"
         ) from error
     host, port = runner.addresses[0][:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import http.client
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from longturn.engine_facts import PATH, EngineFacts, read_server_info
+from longturn.engine_http import NO_ANSWER, exchange
 from longturn.errors import LongturnError
 from longturn.json_text import parse_json
 
@@ -161,26 +158,10 @@ class EngineClient:
         return content
 
     def _body(self, path: str, body: Mapping[str, object] | None, timeout_s: float) -> bytes:
-        request = urllib.request.Request(
-            f"{self.url}{path}",
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"}
-            | ({"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}),
-        )
         try:
-            status, data = _exchange(request, timeout_s)
-        except (OSError, http.client.HTTPException) as error:
+            answer = exchange(self.url, path, body, api_key=self.api_key, timeout_s=timeout_s)
+        except NO_ANSWER as error:
             raise EngineLostError(f"{self.url}{path}: {error!r}") from error
-        if status >= 400:
-            raise EngineError(f"{self.url}{path}: {status} {data[:500].decode(errors='replace')}")
-        return data
-
-
-def _exchange(request: urllib.request.Request, timeout_s: float) -> tuple[int, bytes]:
-    """Status and body, whatever the status is."""
-    try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as response:
-            return response.status, response.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read()
+        if answer.is_refusal:
+            raise EngineError(f"{self.url}{path}: {answer.status} {answer.words}")
+        return answer.body

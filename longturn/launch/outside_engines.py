@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any  # JSON
 
+from longturn.engine_http import NO_ANSWER, exchange
 from longturn.errors import LongturnError, UnreachableError
 from longturn.json_text import parse_json
 
@@ -74,24 +71,18 @@ class OutsideEngines:
                 return
 
     def _call(self, url: str, path: str, body: Mapping[str, object] | None) -> dict[str, Any]:
-        headers = {"Content-Type": "application/json"}
-        if self._api_key:
-            headers["Authorization"] = f"Bearer {self._api_key}"
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{url}{path}", data=data, headers=headers)
         try:
-            with urllib.request.urlopen(request, timeout=_CALL_TIMEOUT_S) as response:
-                return dict(parse_json(response.read() or b"{}"))
-        except urllib.error.HTTPError as error:
-            with error:
-                words = error.read()[:500].decode(errors="replace")
-            raise OutsideEngineError(
-                f"{url}{path} answered {error.code}: {words}; its key is read from run.engine_api_key_file"
-            ) from error
-        except (OSError, http.client.HTTPException) as error:
+            answer = exchange(url, path, body, api_key=self._api_key, timeout_s=_CALL_TIMEOUT_S)
+        except NO_ANSWER as error:
             raise UnreachableError(
                 f"the engine at {url} (run.engine_urls) does not answer: {error}; it is not started by the launcher"
             ) from error
+        if answer.is_refusal:
+            raise OutsideEngineError(
+                f"{url}{path} answered {answer.status}: {answer.words}; its key is read from run.engine_api_key_file"
+            )
+        try:
+            return dict(parse_json(answer.body or b"{}"))
         except (ValueError, TypeError) as error:
             raise OutsideEngineError(f"{url}{path} is no engine's answer: {error}; check run.engine_urls") from error
 

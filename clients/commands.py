@@ -65,6 +65,11 @@ _LISTING = ("environment", "split", "filters", "task_seed")
 """Parameters of `eval` that choose among the tasks that a server lists."""
 
 
+def with_server(overrides: Sequence[str] | None, server: str | None) -> list[str]:
+    """The overrides, and last what --server says."""
+    return [*(overrides or ()), *([spell_override("env_server.address", server)] if server else ())]
+
+
 def act(
     context: typer.Context,
     config_path: ConfigPath = None,
@@ -94,9 +99,13 @@ def act(
         refuse_given(context, _RECORDING, because=because)
     else:
         refuse_given(context, ["ready_file"], because="--record serves nobody")
-    overrides = [*(overrides or []), *([spell_override("env_server.address", server)] if server else [])]
     config = begin(
-        ActConfig, table="act", path=config_path, overrides=overrides, dry_run=dry_run, log_format=log_format
+        ActConfig,
+        table="act",
+        path=config_path,
+        overrides=with_server(overrides, server),
+        dry_run=dry_run,
+        log_format=log_format,
     )
     if record is None:
         from clients.act import run_pool  # after parsing: --help must not wait for grpc and the tokenizer
@@ -439,9 +448,7 @@ def _eval_config(
     tokenizer: Path | None,
     log_format: LogFormat,
 ) -> EvalConfig:
-    chosen = list(overrides or [])
-    if server:
-        chosen.append(spell_override("env_server.address", server))
+    chosen = with_server(overrides, server)
     if tokenizer:
         chosen.append(spell_override("renderer.tokenizer", tokenizer))
     configure_logging(log_format, daemon="eval")

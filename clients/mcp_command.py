@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from clients.commands import Server
+from clients.commands import Server, with_server
 from clients.config import EvalConfig
 from longturn.config import load_config
 from longturn.logs import LogFormat, configure_logging
@@ -20,9 +20,8 @@ def mcp(
     overrides: Overrides = None,
 ) -> None:
     """Show an environment to an MCP agent, over stdin and stdout."""
-    chosen = [*(overrides or []), *([f"env_server.address={server}"] if server else [])]
     configure_logging(LogFormat.PRETTY, daemon="mcp")
-    config = load_config(EvalConfig, table="eval", path=config_path, overrides=chosen)
+    config = load_config(EvalConfig, table="eval", path=config_path, overrides=with_server(overrides, server))
     from clients.mcp_view import serve_stdio  # after parsing: --help must not wait for grpc and mcp
 
     serve_stdio(config.env_server, environment)

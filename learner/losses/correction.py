@@ -90,6 +90,16 @@ class Correction:
     """Set where anchor and weight are only known in the update's forward pass; it then stands for the two above."""
 
 
+def interpolated(limits: CorrectionLimits, inputs: CorrectionInputs, shares_N: Tensor) -> Correction:
+    """A correction whose anchor and weight only the update's own forward pass gives; reads cap."""
+    return Correction(
+        anchor_logprobs_N=inputs.behavior_logprobs_N,
+        weights_N=torch.ones_like(inputs.behavior_logprobs_N),
+        mask_N=inputs.mask_N,
+        interpolation=Interpolation(behavior_logprobs_N=inputs.behavior_logprobs_N, shares_N=shares_N, cap=limits.cap),
+    )
+
+
 CorrectionRule = Callable[[CorrectionLimits, CorrectionInputs], Correction]
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from learner.losses.correction import Correction, CorrectionInputs, CorrectionLimits, Interpolation, behavior_weights
+from learner.losses.correction import Correction, CorrectionInputs, CorrectionLimits, behavior_weights, interpolated
 
 
 def decoupled(limits: CorrectionLimits, inputs: CorrectionInputs) -> Correction:
@@ -19,10 +19,4 @@ def decoupled_in_update(limits: CorrectionLimits, inputs: CorrectionInputs) -> C
     """`decoupled`, truncated, for the one optimizer step of a batch: the policy it starts from is the proximal one."""
     if limits.over_cap != "truncate":
         raise ValueError("over_cap = drop needs the proximal logprobs before the update")
-    ones_N = torch.ones_like(inputs.behavior_logprobs_N)
-    return Correction(
-        anchor_logprobs_N=inputs.behavior_logprobs_N,
-        weights_N=ones_N,
-        mask_N=inputs.mask_N,
-        interpolation=Interpolation(behavior_logprobs_N=inputs.behavior_logprobs_N, shares_N=ones_N, cap=limits.cap),
-    )
+    return interpolated(limits, inputs, torch.ones_like(inputs.behavior_logprobs_N))

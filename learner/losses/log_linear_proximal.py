@@ -5,10 +5,9 @@ share (d - 1) / d of the current policy, a fresh one all of it. Data of lag 1 is
 sampled it, and the clip then counts the lag as movement.
 """
 
-import torch
 from torch import Tensor
 
-from learner.losses.correction import Correction, CorrectionInputs, CorrectionLimits, Interpolation
+from learner.losses.correction import Correction, CorrectionInputs, CorrectionLimits, interpolated
 
 
 def current_shares(lags_N: Tensor) -> Tensor:
@@ -20,14 +19,4 @@ def log_linear(limits: CorrectionLimits, inputs: CorrectionInputs) -> Correction
     """The approximation as a correction; reads cap and the tokens' lags."""
     if inputs.lags_N is None:
         raise ValueError("log_linear needs the lag of every token")
-    interpolation = Interpolation(
-        behavior_logprobs_N=inputs.behavior_logprobs_N,
-        shares_N=current_shares(inputs.lags_N.to(inputs.behavior_logprobs_N.dtype)),
-        cap=limits.cap,
-    )
-    return Correction(
-        anchor_logprobs_N=inputs.behavior_logprobs_N,
-        weights_N=torch.ones_like(inputs.behavior_logprobs_N),
-        mask_N=inputs.mask_N,
-        interpolation=interpolation,
-    )
+    return interpolated(limits, inputs, current_shares(inputs.lags_N.to(inputs.behavior_logprobs_N.dtype)))

@@ -21,7 +21,7 @@ from longturn.options import ConfigPath, DryRun, LogFormatOption, Overrides, Rea
 from longturn.records import KnobValue
 
 if TYPE_CHECKING:
-    from clients.evaluate import PanelChoice
+    from clients.evaluate import PanelChoice, PolicyChoice
     from clients.evaluation import Evaluation
     from clients.panel import Outcome, PanelOptions
 
@@ -208,9 +208,8 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
     """Play a fixed panel once and print success with its 95 % Wilson interval."""
-    from clients.evaluate import PolicyChoice, run_evaluation
+    from clients.evaluate import PolicyChoice
     from clients.panel import PanelOptions
-    from clients.progress import episode_progress
 
     choice = PolicyChoice(
         name=policy,
@@ -220,12 +219,7 @@ def evaluate(
         max_episode_tokens=max_episode_tokens,
         api_key=api_key,
     )
-    if choice.engine_urls:
-        refuse_given(context, ["policy_settings"], because="an engine has no settings of a text policy")
-    else:
-        refuse_given(context, _SAMPLING, because=f"the text policy {policy} asks no engine")
-    if tasks is not None:
-        refuse_given(context, _LISTING, because="--tasks FILE names the tasks, with their seeds")
+    _refuse_idle_flags(context, choice, has_task_file=tasks is not None)
     config = _eval_config(config_path, overrides, server, tokenizer, log_format)
     panel = _panel(
         tasks,
@@ -235,12 +229,10 @@ def evaluate(
         skip=skip,
         limit=limit,
         task_seed=task_seed,
-        knobs={**config.knobs, **_texts(knobs, "--knob")},
+        knobs=_all_knobs(config, knobs),
     )
     options = PanelOptions(seed=seed, concurrency=concurrency, max_turns=max_turns)
-    with episode_progress(f"evaluating {policy}") as progress:
-        work = run_evaluation(config, choice, panel, options, on_start=progress.expect, on_outcome=progress.add)
-        evaluation, outcomes = asyncio.run(work)
+    evaluation, outcomes = _evaluated(config, choice, panel, options)
     facts: dict[str, object] = {
         "policy": policy,
         "temperature": temperature if choice.engine_urls else None,
@@ -251,6 +243,28 @@ def evaluate(
     _report(evaluation, facts, as_json=as_json)
     if evaluation.failed:
         raise typer.Exit(1)
+
+
+def _evaluated(
+    config: EvalConfig, choice: PolicyChoice, panel: PanelChoice, options: PanelOptions
+) -> tuple[Evaluation, list[Outcome]]:
+    """Play the panel, showing how far it is."""
+    from clients.evaluate import run_evaluation
+    from clients.progress import episode_progress
+
+    with episode_progress(f"evaluating {choice.name}") as progress:
+        work = run_evaluation(config, choice, panel, options, on_start=progress.expect, on_outcome=progress.add)
+        return asyncio.run(work)
+
+
+def _refuse_idle_flags(context: typer.Context, choice: PolicyChoice, *, has_task_file: bool) -> None:
+    """Refuse flags of `eval` that would do nothing with this policy, or with a task file."""
+    if choice.engine_urls:
+        refuse_given(context, ["policy_settings"], because="an engine has no settings of a text policy")
+    else:
+        refuse_given(context, _SAMPLING, because=f"the text policy {choice.name} asks no engine")
+    if has_task_file:
+        refuse_given(context, _LISTING, because="--tasks FILE names the tasks, with their seeds")
 
 
 def _report(evaluation: Evaluation, facts: Mapping[str, object], *, as_json: bool) -> None:
@@ -363,7 +377,7 @@ def list_tasks(
         skip=skip,
         limit=limit,
         task_seed=task_seed,
-        knobs={**config.knobs, **_texts(knobs, "--knob")},
+        knobs=_all_knobs(config, knobs),
     )
     parts = [mix_from_json(text) for text in mix or ()]
     panels = [dataclasses.replace(panel, filters=part.filters, skip=part.skip, limit=part.num_tasks) for part in parts]
@@ -481,6 +495,11 @@ def _panel(
         task_seed=task_seed,
         knobs=knobs,
     )
+
+
+def _all_knobs(config: EvalConfig, texts: Sequence[str] | None) -> dict[str, KnobValue]:
+    """Knobs of the settings; those of the command line come before them."""
+    return {**config.knobs, **_texts(texts, "--knob")}
 
 
 def _texts(texts: Sequence[str] | None, option: str) -> dict[str, KnobValue]:

@@ -19,7 +19,7 @@ from learner.imitation.rows import DemonstrationRow, RowBuilder, texts_of
 from learner.imitation.tokenizer import EOS, PAD, read_tokenizer, train_tokenizer
 from learner.imitation.train import imitate_rows
 from longturn.completion import MARKER, write_marker
-from longturn.disk import write_json, writing_to
+from longturn.disk import naming, write_json, writing_to
 from longturn.errors import ConfigError
 from longturn.metrics import MetricsFile
 from longturn.records import Trajectory
@@ -32,8 +32,9 @@ def run_imitation(demonstrations: Path, config: ImitateConfig) -> None:
     """Train a policy on the file's demonstrations and write it to `config.out`, once it has passed the gate."""
     torch.set_num_threads(config.num_threads)
     transformers_logging.disable_progress_bar()
-    # What is written below is whole only once it is marked anew.
-    (config.out / MARKER).unlink(missing_ok=True)
+    with naming(config.out):
+        # What is written below is whole only once it is marked anew.
+        (config.out / MARKER).unlink(missing_ok=True)
     trajectories = list(read_trajectories(demonstrations))
     if len(trajectories) <= config.held_out_episodes:
         raise ConfigError(

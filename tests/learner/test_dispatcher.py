@@ -17,10 +17,9 @@ from learner.ledger.records import BatchOutcome, TakenBatch
 from learner.ledger.store import Ledger
 from learner.ledger.tasks import TaskSchedule
 from longturn.codec import float32s_to_bytes, trajectory_to_bytes, trajectory_to_proto
-from longturn.dispatch import DispatchRouter
+from longturn.dispatch import PROTOCOL_VERSION, DispatchRouter
 from longturn.errors import ConfigError
 from longturn.metrics import Metrics
-from longturn.protocol import PROTOCOL_VERSION
 from longturn.records import EndCause, EpisodeStatus, Task, Trajectory, Turn
 from longturn.task_file import TaskEntry
 from longturn.v1 import dispatch_pb2

@@ -7,6 +7,7 @@ import pytest
 
 from learner.imitation.command import run_imitation
 from learner.imitation.config import ImitateConfig, ModelConfig, TokenizerConfig
+from longturn.completion import file_digests, is_marked, verify_whole
 from longturn.errors import ConfigError, LongturnError
 from longturn.trajectory_file import TrajectoryWriter
 from tests.learner.imitation.demonstrations import demonstration
@@ -51,6 +52,11 @@ def test_the_summary_says_how_likely_each_kind_of_action_is(policy: Path) -> Non
     assert summary["action_probability"]["take"]["turns"] == 8
 
 
+def test_a_policy_is_marked_complete_once_it_is_whole(policy: Path) -> None:
+    verify_whole(policy)
+    assert "model.safetensors" in file_digests(policy)
+
+
 def test_a_warm_start_that_learned_nothing_is_refused_and_names_its_setting(
     demonstrations: Path, tmp_path: Path
 ) -> None:
@@ -58,6 +64,7 @@ def test_a_warm_start_that_learned_nothing_is_refused_and_names_its_setting(
         run_imitation(demonstrations, settings(tmp_path / "out", steps=1, short_steps=0))
     assert raised.value.reason == "GATE_FAILED"
     assert not (tmp_path / "out" / "model.safetensors").exists()
+    assert not is_marked(tmp_path / "out")
 
 
 def test_equal_seeds_give_equal_weights(demonstrations: Path, tmp_path: Path) -> None:

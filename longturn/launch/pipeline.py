@@ -11,7 +11,7 @@ from pathlib import Path
 from longturn.errors import ConfigError, LongturnError
 from longturn.launch.broken import judged
 from longturn.launch.command_lines import CommandLines
-from longturn.launch.crew import Crew, Every
+from longturn.launch.daemons import Daemons, Every
 from longturn.launch.document import LaunchConfig, imitation_steps
 from longturn.launch.layout import CHECK_SETTINGS, RunLayout
 from longturn.launch.phases import PhaseLog
@@ -49,7 +49,7 @@ class Run:
     layout: RunLayout
     config: LaunchConfig
     supervisor: Supervisor
-    crew: Crew
+    daemons: Daemons
     commands: CommandLines
     phases: PhaseLog
     screen: Screen
@@ -81,7 +81,7 @@ def whole_run(run: Run) -> None:
 def train_from(run: Run, model: Path) -> Mapping[str, object]:
     """Train; the warm start must be whole, also in a run that goes on from a checkpoint: the engine starts with it."""
     check_whole(model, mend=_RESTORE)
-    return train(run.crew, run.supervisor, run.screen, run.layout)
+    return train(run.daemons, run.supervisor, run.screen, run.layout)
 
 
 def last_version(layout: RunLayout) -> int:
@@ -106,7 +106,7 @@ def check_settings(run: Run) -> Mapping[str, object]:
 
 def write_task_files(run: Run) -> Mapping[str, object]:
     """Write all task files; the panels must share no task with what is trained on."""
-    server, config = run.crew.env_server(), run.config.tasks
+    server, config = run.daemons.env_server(), run.config.tasks
     shots = [
         one_shot(
             run,
@@ -143,7 +143,7 @@ def prepare_games(run: Run) -> Mapping[str, object]:
 def prepare_shot(run: Run, name: str) -> OneShot:
     """The command that makes what the episodes of a task set need."""
     share = run.config.evaluation.max_broken_share
-    command = run.commands.prepare(run.layout.tasks(name), run.crew.env_server(), max_broken_share=share)
+    command = run.commands.prepare(run.layout.tasks(name), run.daemons.env_server(), max_broken_share=share)
     return one_shot(run, f"prepare-{name}", command, f"tasks.{name}")
 
 
@@ -152,7 +152,7 @@ def record_demonstrations(run: Run) -> Mapping[str, object]:
     config = run.config.warmstart
     command = run.commands.record(
         config,
-        run.crew.env_server(),
+        run.daemons.env_server(),
         seed=run.config.run.seed,
         max_broken_share=run.config.evaluation.max_broken_share,
     )
@@ -232,7 +232,7 @@ def play(run: Run, point: str, panel: str, temperature: float, model: Path, vers
     title = f"evaluation {point}, " + ("greedy" if temperature == GREEDY else f"temperature {temperature:g}")
     if not out.exists():
         check_whole(model, mend=_RESTORE)
-        addresses = {"engine": run.crew.engine(model, version), "env_server": run.crew.env_server()}
+        addresses = {"engine": run.daemons.engine(model, version), "env_server": run.daemons.env_server()}
         key = run.layout.engine_key.read_text(encoding="utf-8")
         shot = OneShot(
             name=f"eval-{point}",
@@ -244,7 +244,7 @@ def play(run: Run, point: str, panel: str, temperature: float, model: Path, vers
         )
         with_server_count(run, title, shot, min(config.num_tasks, len(read_tasks(run.layout.tasks(panel)))))
         try:
-            run.crew.confirm_engine(version)
+            run.daemons.confirm_engine(version)
         except LongturnError:
             # Other weights played a part of it; the next start plays it again.
             out.unlink()
@@ -274,5 +274,5 @@ def one_shot(run: Run, name: str, command: Sequence[str], settings: str = "") ->
 
 def _num_started(run: Run) -> float | None:
     """Episodes that the env server has started; None while it does not answer."""
-    answer = run.crew.look("env_server")
+    answer = run.daemons.look("env_server")
     return None if answer is None else answer.values.get(_STARTED, 0.0)

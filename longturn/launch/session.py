@@ -18,7 +18,7 @@ from longturn.disk import DiskError, naming, read_json, write_json, write_whole
 from longturn.errors import ConfigError, LongturnError
 from longturn.launch.command_lines import CommandLines
 from longturn.launch.config import RunConfig
-from longturn.launch.crew import Crew
+from longturn.launch.daemons import Daemons
 from longturn.launch.document import (
     LaunchConfig,
     document_digest,
@@ -132,7 +132,7 @@ def _supervise(layout: RunLayout, work: Callable[[Run], None], console: Console,
         screen.say(f"run folder: {_shown(layout.folder)}")
         _restore_parts(layout, settings.run, screen)
         _note_changes(layout, screen)
-        crew = Crew(supervisor, commands, layout, settings.run, say=screen.say)
+        daemons = Daemons(supervisor, commands, layout, settings.run, say=screen.say)
         phases = PhaseLog(layout.phases, say=screen.say)
         try:
             work(
@@ -140,7 +140,7 @@ def _supervise(layout: RunLayout, work: Callable[[Run], None], console: Console,
                     layout=layout,
                     config=settings,
                     supervisor=supervisor,
-                    crew=crew,
+                    daemons=daemons,
                     commands=commands,
                     phases=phases,
                     screen=screen,

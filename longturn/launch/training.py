@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from longturn.disk import read_json
-from longturn.launch.crew import Crew, Every
+from longturn.launch.daemons import Daemons, Every
 from longturn.launch.layout import RunLayout
 from longturn.launch.screen import Progress, Screen
 from longturn.launch.supervisor import DaemonFailedError, Supervisor
@@ -24,20 +24,20 @@ _SHOWN = (
 )
 
 
-def train(crew: Crew, supervisor: Supervisor, screen: Screen, layout: RunLayout) -> Mapping[str, object]:
+def train(daemons: Daemons, supervisor: Supervisor, screen: Screen, layout: RunLayout) -> Mapping[str, object]:
     """Run learner and actors to the learner's end; the env server and the engine are used as they are."""
-    crew.start_training(crew.engine(layout.warm_start, "0"))
-    crew.weights_changed()
+    daemons.start_training(daemons.engine(layout.warm_start, "0"))
+    daemons.weights_changed()
     every, num_looks, view = Every(_LOOK_EVERY_S), 0, TrainingView()
     with MetricsFile(layout.folder / "metrics" / "launcher.jsonl") as rows:
-        while crew.is_learning():
+        while daemons.is_learning():
             supervisor.tick()
             if every.is_due():
-                answers = {name: answer for name in _DAEMONS if (answer := crew.look(name)) is not None}
+                answers = {name: answer for name in _DAEMONS if (answer := daemons.look(name)) is not None}
                 rows.write("look", num_looks, waits(answers))
                 screen.show(view.progress(answers))
                 num_looks += 1
-    crew.stop("actors")
+    daemons.stop("actors")
     return learner_summary(layout)
 
 

@@ -19,7 +19,7 @@ from longturn.errors import EpisodeLostError
 from longturn.launch.broken import BrokenEvaluationError, judged
 from longturn.launch.command_lines import CommandLines
 from longturn.launch.config import EvaluationConfig
-from longturn.launch.crew import Crew
+from longturn.launch.daemons import Daemons
 from longturn.launch.document import LaunchConfig, read_document, run_document
 from longturn.launch.layout import RunLayout
 from longturn.launch.phases import PhaseLog
@@ -34,7 +34,7 @@ from tests.longturn.launch.prepared import ECHO, broke, won
 NUM_TASKS = 4
 
 
-class RandomCrew(Crew):
+class RandomDaemons(Daemons):
     """Plays the panel with the random policy: what an engine says does not matter here."""
 
     def engine(self, model: Path, version: str) -> str:
@@ -121,7 +121,7 @@ def make_run(folder: Path, supervisor: Supervisor, said: io.StringIO, max_broken
         layout=layout,
         config=config,
         supervisor=supervisor,
-        crew=RandomCrew(supervisor, commands, layout, config.run, say=print),
+        daemons=RandomDaemons(supervisor, commands, layout, config.run, say=print),
         commands=commands,
         phases=PhaseLog(layout.phases, say=print),
         screen=Screen(Console(file=said, width=200)),

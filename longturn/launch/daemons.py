@@ -20,7 +20,7 @@ _LOOK_TIMEOUT_S = 1.0
 Command = Callable[[Facts | None, int], Sequence[str]]
 
 
-class Crew:
+class Daemons:
     """Env server, engine, learner and actors of one run."""
 
     def __init__(

@@ -23,6 +23,7 @@ from tests.engine_contract.test_generate import assert_exact, prompt_of
 PROMPT = prompt_of(30, seed=80)
 LIMIT_S = 60.0
 _VOCABULARY_ROUNDED_TO = 64
+_MLP_ROUNDED_TO = 32
 
 
 @contextmanager
@@ -69,19 +70,24 @@ def broken_copy(folder: Path, out: Path) -> Path:
 
 
 def digests_at_engine(folder: Path) -> dict[str, str]:
-    """What SGLang should hold of these weights: projections fused, vocabulary rounded up with zeros."""
+    """What SGLang should hold of these weights on a CPU: projections fused, rows rounded up with zeros."""
     tensors = load_file(folder / "model.safetensors")
-    for name in [name for name in tensors if ".q_proj." in name]:
-        parts = [tensors.pop(name.replace("q_proj", part)) for part in ("q_proj", "k_proj", "v_proj")]
-        tensors[name.replace("q_proj", "qkv_proj")] = torch.cat(parts)
-    for name in [name for name in tensors if ".gate_proj." in name]:
-        parts = [tensors.pop(name.replace("gate_proj", part)) for part in ("gate_proj", "up_proj")]
-        tensors[name.replace("gate_proj", "gate_up_proj")] = torch.cat(parts)
     for name in ("lm_head.weight", "model.embed_tokens.weight"):
-        rows = tensors[name]
-        missing = -len(rows) % _VOCABULARY_ROUNDED_TO
-        tensors[name] = torch.cat([rows, rows.new_zeros(missing, rows.shape[1])])
+        tensors[name] = rounded_up(tensors[name], _VOCABULARY_ROUNDED_TO)
+    for name in [name for name in tensors if ".down_proj." in name]:
+        tensors[name] = rounded_up(tensors[name].T, _MLP_ROUNDED_TO).T
+    for name in [name for name in tensors if ".gate_proj." in name or ".up_proj." in name]:
+        tensors[name] = rounded_up(tensors[name], _MLP_ROUNDED_TO)
+    for fused, parts in (("qkv_proj", ("q_proj", "k_proj", "v_proj")), ("gate_up_proj", ("gate_proj", "up_proj"))):
+        for name in [name for name in tensors if f".{parts[0]}." in name]:
+            rows = [tensors.pop(name.replace(parts[0], part)) for part in parts]
+            tensors[name.replace(parts[0], fused)] = torch.cat(rows)
     return {name: digest(tensor) for name, tensor in tensors.items()}
+
+
+def rounded_up(rows: Tensor, multiple: int) -> Tensor:
+    """With rows of zeros up to a multiple."""
+    return torch.cat([rows, rows.new_zeros(-len(rows) % multiple, rows.shape[1])])
 
 
 def digest(tensor: Tensor) -> str:

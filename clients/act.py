@@ -21,7 +21,8 @@ from clients.learner_link import PoolOptions
 from clients.policies.engines import EngineRegistry
 from clients.policies.sglang import SglangPolicy
 from clients.pool import ActorPool
-from clients.renderer import TagRenderer, load_tag_renderer
+from clients.renderer import load_renderer
+from clients.rendering.contract import Renderer
 from clients.spool import Spool
 from longturn.dispatch import DispatchDealer, SocketLimits
 from longturn.errors import LongturnError
@@ -89,9 +90,7 @@ def _services(
 
 
 async def _play(config: ActConfig, pool_id: str, metrics: Metrics, board: StatusBoard) -> None:
-    renderer = load_tag_renderer(
-        config.renderer.tokenizer, max_observation_tokens=config.renderer.max_observation_tokens
-    )
+    renderer = load_renderer(config.renderer)
     spool = Spool(config.run_dir / "spool" / pool_id)
     engines = EngineRegistry()
     options = PoolOptions(
@@ -108,7 +107,12 @@ async def _play(config: ActConfig, pool_id: str, metrics: Metrics, board: Status
         stack.callback(spool.close)
         envs = await stack.enter_async_context(open_environments(config.env_server, board=board))
         policy = SglangPolicy(
-            config.engine, engines=engines, stop_token_ids=renderer.stop_token_ids, metrics=metrics, board=board
+            config.engine,
+            engines=engines,
+            stop_token_ids=renderer.stop_token_ids,
+            stop_texts=renderer.stop_texts,
+            metrics=metrics,
+            board=board,
         )
         await stack.enter_async_context(policy)
         link = DispatchDealer(config.dispatch.address, pool_id=pool_id, incarnation=options.incarnation, limits=limits)
@@ -135,7 +139,7 @@ def group_players(
     pool: ActorPool,
     envs: Environments,
     policy: SglangPolicy,
-    renderer: TagRenderer,
+    renderer: Renderer,
     engines: EngineRegistry,
     metrics: Metrics,
     num_actors: int,

@@ -19,7 +19,6 @@ from longturn.errors import EpisodeError
 from longturn.metrics import Metrics
 from longturn.records import (
     EndCause,
-    EngineInfo,
     SamplingParams,
     StepResult,
     Task,
@@ -99,7 +98,7 @@ class Actor:
         except BaseException:
             episode.abandon(EndCause.CLIENT_REQUEST)
             raise
-        trajectory = _trajectory(plan, info, episode, turns, final, agent.engine)
+        trajectory = _trajectory(plan, info, episode, turns, final, agent)
         return replace(trajectory, started_at_s=started_at_s, duration_s=time.monotonic() - began_s)
 
     async def _play_within(
@@ -145,7 +144,7 @@ def _trajectory(
     episode: RemoteEpisode,
     turns: list[Turn],
     final: StepResult,
-    engine: EngineInfo | None,
+    agent: Agent,
 ) -> Trajectory:
     initial = episode.initial
     return Trajectory(
@@ -170,7 +169,8 @@ def _trajectory(
         tokenizer_hash=plan.tokenizer_hash,
         environment_version=episode.environment_version,
         data_hash=episode.data_hash,
-        engine=engine,
+        engine=agent.engine,
+        render_mode=agent.render_mode,
         used_privileged=plan.with_progress or plan.with_oracle,
     )
 

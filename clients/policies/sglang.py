@@ -99,15 +99,15 @@ class SglangPolicy:
         *,
         engines: EngineRegistry,
         stop_token_ids: Sequence[int],
+        stop_texts: Sequence[str] = (),
         metrics: Metrics,
         board: StatusBoard | None = None,
     ) -> None:
         self._config = config
         self._engines = engines
         self._stop_token_ids = list(stop_token_ids)
-        self._grammar: dict[str, object] = {
-            name: text for name, text in (("regex", config.regex), ("json_schema", config.json_schema)) if text
-        }
+        optional = (("stop", list(stop_texts)), ("regex", config.regex), ("json_schema", config.json_schema))
+        self._optional: dict[str, object] = {name: value for name, value in optional if value}
         self._metrics = metrics
         self._wait = SharedWait(board, "engine", budget_s=config.turn_budget_s)
         self._backoff = Backoff(first_s=0.05, most_s=2.0)
@@ -234,7 +234,7 @@ class SglangPolicy:
         return salt | {
             # An engine that ends an id ends all that begin with it: without the dot, attempt 1 would end attempt 10.
             "rid": f"{turn.episode_key}:{turn.turn_index}:{turn.num_segments}:{turn.num_failures}.",
-            "sampling_params": self._grammar
+            "sampling_params": self._optional
             | {
                 "max_new_tokens": turn.num_left,
                 "temperature": sampling.temperature,

@@ -57,12 +57,12 @@ class Actor:
     """Plays episodes, any number at once."""
 
     def __init__(self, envs: Environments, *, metrics: Metrics) -> None:
-        self._envs = envs
-        self._metrics = metrics
+        self.envs = envs
+        self.metrics = metrics
 
     async def is_reproducible(self, environment: str) -> bool:
         """Whether equal starts of this environment look equal."""
-        return (await self._envs.environment(environment)).is_reproducible
+        return (await self.envs.environment(environment)).is_reproducible
 
     async def play(
         self,
@@ -79,8 +79,8 @@ class Actor:
         cancelled call ends it with `cancel_cause()` without waiting.
         """
         started_at_s, began_s = time.time(), time.monotonic()
-        info = await self._envs.environment(plan.task.environment)
-        episode = await self._envs.start(
+        info = await self.envs.environment(plan.task.environment)
+        episode = await self.envs.start(
             plan.task,
             seed=plan.seed,
             max_turns=plan.max_turns,
@@ -111,14 +111,14 @@ class Actor:
         except TimeoutError:
             if not wall.expired():
                 raise
-            return await self._cut(episode, turns)
+            return await self._cut(episode)
 
-    async def _cut(self, episode: RemoteEpisode, turns: list[Turn]) -> StepResult:
+    async def _cut(self, episode: RemoteEpisode) -> StepResult:
         """End an episode whose time is up; a step in flight may still have been applied, and its turn is not data."""
         final = await episode.end(EndCause.TIME_LIMIT)
-        if final.turn_index != len(turns):
+        if final.turn_index != episode.turn_index:
             raise EpisodeError(
-                f"ended by TIME_LIMIT during turn {len(turns)}, which the server still finished",
+                f"ended by TIME_LIMIT during turn {episode.turn_index}, which the server still finished",
                 reason="CUT_DURING_STEP",
             )
         return final
@@ -131,10 +131,13 @@ class Actor:
             if move is None:
                 return await episode.end(EndCause.TOKEN_LIMIT)
             acted_s = time.monotonic()
+            # Nothing happens between them in the environment.
+            unchanged = replace(result, reward=0.0, action_valid=True)
+            turns.extend(_turn(thought, unchanged, policy_s=0.0, environment_s=0.0) for thought in move.earlier)
             result = await episode.step(move.action)
             done_s = time.monotonic()
             turns.append(_turn(move, result, policy_s=acted_s - asked_s, environment_s=done_s - acted_s))
-            self._metrics.count("actors/turn/num_played")
+            self.metrics.count("actors/turn/num_played")
         return result
 
 

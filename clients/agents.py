@@ -36,6 +36,8 @@ class Move:
     action_span: TokenSpan | None = None
     num_synthetic_tokens: int = 0
     cached_tokens: int = 0
+    earlier: tuple[Move, ...] = ()
+    """Completions since the last step that led to none; turns of their own, without an action."""
 
 
 class Agent(Protocol):

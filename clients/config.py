@@ -216,6 +216,31 @@ class ActConfig(Config):
         return self
 
 
+class ProxyConfig(ActConfig):
+    """Outside agents that speak chat completions (`longturn proxy`): a pool whose episodes they play."""
+
+    num_actors: int = Field(default=64, ge=1)
+    """Episodes that outside agents play at once."""
+    run_dir: Path = Path("runs/proxy")
+    """Where unacknowledged trajectories (spool/) and metrics (metrics/) are kept."""
+    renderer: RendererConfig = RendererConfig(format="qwen2.5", reasoning="free")
+    """The chat format of the policy; what prompts hold is up to the agents."""
+    port: int = Field(default=0, ge=0, le=65535)
+    """Port of the proxy on loopback; 0 takes a free one, which the ready file and the log name."""
+    idle_s: float = Field(default=600.0, gt=0)
+    """An agent that says nothing for so long has left; its episode is given to the next one."""
+
+    @model_validator(mode="after")
+    def _chats(self) -> Self:
+        renderer = self.renderer
+        if renderer.format == "plain" or renderer.history != "append" or renderer.instructions:
+            raise ValueError(
+                "proxy.renderer.format must be a chat format, .history 'append' and .instructions empty: the agents say"
+                " what their prompts hold"
+            )
+        return self
+
+
 class EvalConfig(Config):
     """Evaluation (`longturn eval`) and everything else that plays a list of tasks."""
 

@@ -65,6 +65,7 @@ class _Turn:
     sampling: SamplingParams
     episode_key: str
     turn_index: int
+    stop_texts: list[str]
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     policy_spans: tuple[PolicySpan, ...] = ()
@@ -106,8 +107,10 @@ class SglangPolicy:
         self._config = config
         self._engines = engines
         self._stop_token_ids = list(stop_token_ids)
-        optional = (("stop", list(stop_texts)), ("regex", config.regex), ("json_schema", config.json_schema))
-        self._optional: dict[str, object] = {name: value for name, value in optional if value}
+        self._stop_texts = tuple(stop_texts)
+        self._grammar: dict[str, object] = {
+            name: text for name, text in (("regex", config.regex), ("json_schema", config.json_schema)) if text
+        }
         self._metrics = metrics
         self._wait = SharedWait(board, "engine", budget_s=config.turn_budget_s)
         self._backoff = Backoff(first_s=0.05, most_s=2.0)
@@ -125,10 +128,22 @@ class SglangPolicy:
         await self._session.close()
 
     async def complete(
-        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, episode_key: str, turn_index: int
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        episode_key: str,
+        turn_index: int,
+        stop_texts: Sequence[str] = (),
     ) -> Completion:
         """One turn; see TokenPolicy. A request the engine refuses (4xx) is never repeated."""
-        turn = _Turn(prompt_ids=tuple(prompt_ids), sampling=sampling, episode_key=episode_key, turn_index=turn_index)
+        turn = _Turn(
+            prompt_ids=tuple(prompt_ids),
+            sampling=sampling,
+            episode_key=episode_key,
+            turn_index=turn_index,
+            stop_texts=[*self._stop_texts, *stop_texts],
+        )
         deadline_s = time.monotonic() + self._config.turn_budget_s
         while True:
             engine = await self._engine(turn, deadline_s)
@@ -234,7 +249,8 @@ class SglangPolicy:
         return salt | {
             # An engine that ends an id ends all that begin with it: without the dot, attempt 1 would end attempt 10.
             "rid": f"{turn.episode_key}:{turn.turn_index}:{turn.num_segments}:{turn.num_failures}.",
-            "sampling_params": self._optional
+            "sampling_params": self._grammar
+            | ({"stop": turn.stop_texts} if turn.stop_texts else {})
             | {
                 "max_new_tokens": turn.num_left,
                 "temperature": sampling.temperature,

@@ -46,12 +46,12 @@ class ChatTemplate:
     beginning: str = ""
     other_stops: tuple[str, ...] = ()
     forced_think: str = THINK_TAG
+    default_system: str = ""
+    """What the template says where a conversation has no system message."""
+    trims: bool = False
+    """Whether the template leaves out blank edges of messages."""
     no_think: str = ""
     """What the template puts where the policy should not reason."""
-
-    def message(self, role: str, text: str) -> str:
-        """A whole message."""
-        return f"{self.head(role)}{text}{self.end}{self.separator}"
 
     def head(self, role: str) -> str:
         """Everything before a message's text."""
@@ -61,20 +61,29 @@ class ChatTemplate:
 _CHATML = {"role_start": "<|im_start|>", "role_end": "\n", "end": "<|im_end|>", "separator": "\n"}
 
 TEMPLATES: Mapping[str, ChatTemplate] = {
-    "qwen2.5": ChatTemplate(**_CHATML, other_stops=("<|endoftext|>",)),
+    "qwen2.5": ChatTemplate(
+        **_CHATML,
+        other_stops=("<|endoftext|>",),
+        default_system="You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
+    ),
     "qwen3": ChatTemplate(
         **_CHATML,
         other_stops=("<|endoftext|>",),
         forced_think=f"{THINK_TAG}\n",
         no_think=f"{THINK_TAG}\n\n{THINK_END_TAG}\n\n",
     ),
-    "smollm2": ChatTemplate(**_CHATML, other_stops=("<|endoftext|>",)),
+    "smollm2": ChatTemplate(
+        **_CHATML,
+        other_stops=("<|endoftext|>",),
+        default_system="You are a helpful AI assistant named SmolLM, trained by Hugging Face",
+    ),
     "llama3": ChatTemplate(
         role_start="<|start_header_id|>",
         role_end="<|end_header_id|>\n\n",
         end="<|eot_id|>",
         beginning="<|begin_of_text|>",
         other_stops=("<|end_of_text|>",),
+        trims=True,
     ),
 }
 
@@ -164,6 +173,23 @@ class ChatFormat:
             closing_ids=self._closing_ids(places, has_end=has_end),
             answer=said.text(places.answer_start, len(said.data)),
         )
+
+    def beginning(self, *, has_system: bool) -> tuple[int, ...]:
+        """What stands before a conversation that brings its own messages."""
+        template = self.template
+        if has_system or not template.default_system:
+            return self.encoder.spell(template.beginning)
+        return self.encoder.spell(template.beginning) + self.message("system", template.default_system)
+
+    def message(self, role: str, text: str) -> tuple[int, ...]:
+        """A whole message of a conversation that brings its own."""
+        head = self.encoder.spell(self.template.head(role))
+        return (*head, *self.encoder.encode(text.strip() if self.template.trims else text).ids, *self._message_end)
+
+    @property
+    def begun_text(self) -> str:
+        """What the prompt already says of the answer."""
+        return self.template.forced_think if self.reasoning is Reasoning.FORCED else ""
 
     def spell_answer(self, reasoning: str, action: str) -> str:
         """The text of a well-formed completion, without its end."""

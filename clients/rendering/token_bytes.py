@@ -60,6 +60,11 @@ class TokenText:
         self.data = b"".join(parts)
         self._ends = list(accumulate(map(len, parts)))
 
+    @property
+    def whole(self) -> str:
+        """All of it."""
+        return self.data.decode("utf-8", "replace")
+
     def text(self, start: int, end: int) -> str:
         """Bytes [start, end) as text without blank edges; incomplete characters are shown as U+FFFD."""
         return self.data[start:end].decode("utf-8", "replace").strip()

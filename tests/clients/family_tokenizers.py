@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 _CHATML = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 SPECIAL: dict[str, tuple[str, ...]] = {
@@ -18,9 +18,14 @@ TEXT_TOKENS: dict[str, tuple[str, ...]] = {"qwen3": ("<think>", "</think>", "<to
 """Added tokens that a decoder shows."""
 FAMILIES = tuple(SPECIAL)
 
+_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""How Qwen and Llama 3 cut text before they merge; SmolLM2 differs where it does not matter here."""
+
 _CORPUS = [
     "You are in a cave. There is an exit to the east and a lamp on the floor.\nobservation: the door is open.",
-    "</think><action>go east</action> </think>\n<action>take lamp</action>\n<think>\nI should look around.\n</think>\n\n",
+    "</think><action>go east</action> </think>\n<action>take lamp</action>\n<think>\nI should look.\n</think>\n\n",
     "system\nuser\nassistant\nYou act in a text environment. Exits: north, south. Sag 'Grüß Gott' 世界 🙂",
 ] * 4
 
@@ -28,7 +33,9 @@ _CORPUS = [
 def family_tokenizer(family: str, *, words: Sequence[str] = ()) -> Tokenizer:
     """A tokenizer of the family's kind; `words` become likely merges."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    by_pattern = pre_tokenizers.Split(Regex(_PATTERN), "isolated")
+    bytes_only = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([by_pattern, bytes_only])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=420, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clients.config import RendererConfig
 from clients.renderer import load_renderer
-from clients.rendering.chat import ChatFormat, Reasoning
+from clients.rendering.chat import ChatFormat, ChatOptions, Reasoning
 from longturn.errors import ConfigError
 from longturn.records import RenderMode, StepResult, TokenSpan
 from tests.clients.conversations import chat_format, play, renderer_of, results_of
@@ -96,16 +96,14 @@ def test_what_ends_with_the_action_is_closed_by_a_token_that_nobody_sampled(fami
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("reasoning", list(Reasoning))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(thought=st.text(max_size=40), action=st.text(min_size=1, max_size=30))
 def test_a_turn_spelled_from_what_was_read_is_the_turn_that_was_sampled(
     family: str, reasoning: Reasoning, thought: str, action: str
 ) -> None:
     turn_format = FORMATS[family, reasoning]
     # What text environments and policies say; tags and surrogates are the fuzzer's, below.
-    thought, action = (
-        part.replace("<", "").encode("utf-8", "replace").decode().strip() for part in (thought, action)
-    )
+    thought, action = (part.replace("<", "").encode("utf-8", "replace").decode().strip() for part in (thought, action))
     text = turn_format.spell_answer("" if reasoning is Reasoning.NONE else thought, action or "look")
     parsed = turn_format.parse((*turn_format.encoder.spell(text), turn_format.stop_token_ids[0]))
     assert parsed.format_valid
@@ -124,7 +122,7 @@ def test_a_turn_spelled_from_what_was_read_is_the_turn_that_was_sampled(
         ("</think><action></action>END", "", "", ""),
         ("hm</think>words<action>go</action>END", "go", "hm", ""),
         ("hm</think><action>go</action>moreEND", "go", "hm", ""),
-        ("hm<action>x</think>go</action>END", "go", "hm", ""),
+        ("hm<action>x</think>go</action>END", "go", "hm<action>x", ""),
         ("<think>hm</think><action>go</action>END", "go", "<think>hm", ""),
         ("hm</think><action>a</action><action>b</action>END", "a", "hm", ""),
         ("hm</think><action>go</action><|endoftext|>", "go", "hm", "END"),
@@ -149,21 +147,20 @@ def test_without_tags_everything_is_the_action_where_none_was_asked_to_reason() 
     assert (parsed.action, parsed.format_valid) == ("go east", False)
 
 
-def test_spans_are_the_tokens_that_hold_the_text_even_where_one_token_holds_a_tags_end_too() -> None:
-    tokenizer = family_tokenizer("qwen2.5", words=[">go", "<action>go east</action>.\n"])
-    assert tokenizer.token_to_id(">go") is None  # the pre-tokenizer keeps letters and marks apart ...
-    turn_format = chat_format("qwen2.5")
-    ids = [turn_format.encoder.tokenizer.encode(part, add_special_tokens=False).ids for part in ("hm", "</think>")]
-    body = turn_format.encoder.spell("<action>go east</action>")
-    parsed = turn_format.parse((*ids[0], *ids[1], *body))
-    assert parsed.reasoning_span == TokenSpan(start=0, end=len(ids[0]))
+def test_spans_are_the_tokens_that_hold_the_text_even_where_a_token_holds_the_end_of_a_tag_too() -> None:
+    tokenizer = family_tokenizer("qwen2.5", words=["<action>go east</action>.\n"])
+    turn_format = ChatFormat("qwen2.5", tokenizer, tokenizer_hash="t", options=ChatOptions())
+    assert tokenizer.token_to_id(">go") is not None
+    ids = turn_format.encoder.spell("hm</think><action>go east</action>.\n")
+    parsed = turn_format.parse(ids)
     span = parsed.action_span
     assert span is not None
-    inside = ((*ids[0], *ids[1], *body))[span.start : span.end]
-    assert _text(turn_format, inside) == "go east"
+    assert _text(turn_format, ids[span.start : span.end]) == ">go east"
+    assert parsed.action == "go east"
+    assert parsed.reasoning_span == TokenSpan(start=0, end=len(turn_format.encoder.spell("hm")))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_no_completion_makes_the_parser_raise(data: st.DataObject) -> None:
     family, reasoning = data.draw(st.sampled_from(sorted(FORMATS)))
@@ -191,7 +188,7 @@ def test_odd_completions_are_defined(completion: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(text=st.text(max_size=120))
 def test_no_observation_becomes_a_special_token(family: str, text: str) -> None:
     turn_format = FORMATS[family, Reasoning.FORCED]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 
 from clients.renderer import FormatRenderer, TagFormat
 from clients.rendering.chat import ChatFormat, Reasoning
@@ -17,7 +18,6 @@ from learner.rows import build_rows
 from longturn.records import RenderMode
 from tests.clients.conversations import chat_format, play, renderer_of, results_of, trajectory_of
 from tests.clients.family_tokenizers import FAMILIES
-from tokenizers import Tokenizer
 
 QWEN3 = chat_format("qwen3", reasoning=Reasoning.FREE)
 END = "<|im_end|>"
@@ -126,7 +126,9 @@ def test_a_window_shows_the_start_old_actions_counted_the_last_turns_and_the_new
 
 def test_a_window_is_bounded_however_long_the_episode_and_shows_where_it_was_cut() -> None:
     turn_format = chat_format("smollm2")
-    said = [turn_format.encoder.spell(f"hm</think><action>go {'far ' * 30}{index}</action>{END}") for index in range(40)]
+    said = [
+        turn_format.encoder.spell(f"hm</think><action>go {'far ' * 30}{index}</action>{END}") for index in range(40)
+    ]
     renderer = renderer_of(
         turn_format,
         window=WindowOptions(num_turns=2, max_earlier_tokens=20, max_summary_tokens=24),

@@ -135,6 +135,22 @@ def test_groups_are_played_and_handed_in_until_the_run_ends(
     asyncio.run(main())
 
 
+def test_a_pool_keeps_nothing_of_what_was_acknowledged(
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with serving_engine(echo_script(tokenizer_path)) as engine:
+            groups = [group(f"g{index}", _echo(index, horizon=1), size=2) for index in range(40)]
+            with ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url]) as learner:
+                async with parts_of(address, renderer, learner.address, tmp_path, num_actors=8) as parts:
+                    await _run(parts)
+                    assert (len(parts.spool), parts.pool.num_remembered) == (0, 0)
+        assert len(learner.trajectories) == 80
+        assert not list((tmp_path / "spool").glob("*.submission"))
+
+    asyncio.run(main())
+
+
 def test_returns_of_a_thousand_episodes_equal_the_servers(
     address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
 ) -> None:

@@ -49,7 +49,8 @@ class EpisodePlan:
     tokenizer_hash: str = ""
 
 
-def _by_shutdown() -> EndCause:
+def by_shutdown() -> EndCause:
+    """Why a cancelled episode ends, unless somebody says otherwise."""
     return EndCause.SHUTDOWN
 
 
@@ -70,7 +71,7 @@ class Actor:
         agent: Agent,
         *,
         on_start: Callable[[RemoteEpisode], None] | None = None,
-        cancel_cause: Callable[[], EndCause] = _by_shutdown,
+        cancel_cause: Callable[[], EndCause] = by_shutdown,
     ) -> Trajectory:
         """Play to the end and return the data; the status may be anything final, FAILED included.
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from clients.actor import Actor, EpisodePlan
+from clients.actor import Actor, EpisodePlan, by_shutdown
 from clients.agents import Agent, Move, move_of
 from clients.assignment import PlayRules
 from clients.episode import RemoteEpisode
@@ -119,6 +119,7 @@ class OutsideAgent:
         self._moves: list[Move] = []
         self._num_asked = 0
         self._num_running = 0
+        self._num_steps = 0
         self._actions: asyncio.Queue[object] = asyncio.Queue()
         self._seen: asyncio.Future[Seen] | None = None
         self.newest: Seen | None = None
@@ -162,9 +163,8 @@ class OutsideAgent:
 
     def finish(self, trajectory: Trajectory) -> None:
         """Tell the agent how it ended."""
-        turn_index = self.newest.turn_index if self.newest else 0
         self._over = OverError(f"the episode is over: {trajectory.status.name}")
-        self._show(Seen.at_end(trajectory, turn_index + 1))
+        self._show(Seen.at_end(trajectory, self._num_steps))
 
     def close(self, error: BaseException) -> None:
         """Tell the agent that there is no more to come."""
@@ -174,6 +174,11 @@ class OutsideAgent:
             self._seen.set_exception(self._over)
 
     # -- the agent's side
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the episode still goes on."""
+        return self._over is None
 
     def check_live(self) -> None:
         """Raise OverError if the episode is over."""
@@ -255,6 +260,7 @@ class OutsideAgent:
                 reason="NO_COMPLETION",
             )
         self._seen = asyncio.get_running_loop().create_future()
+        self._num_steps += 1
         self._actions.put_nowait(action)
         return await asyncio.shield(self._seen)
 
@@ -276,9 +282,14 @@ class Door:
         self._waiting: deque[Claim] = deque()
         self._came = asyncio.Event()
         self._live: dict[str, OutsideAgent] = {}
+        self._unclaimed: deque[OutsideAgent] = deque()
 
     async def claim(self, wait_s: float) -> OutsideAgent | None:
         """The next episode, once it has begun; None after `wait_s` without one."""
+        while self._unclaimed:
+            agent = self._unclaimed.popleft()
+            if agent.is_live:
+                return agent
         claim: Claim = asyncio.get_running_loop().create_future()
         self._waiting.append(claim)
         self._came.set()
@@ -309,9 +320,11 @@ class Door:
             self._came.set()
 
     def hand_over(self, agent: OutsideAgent, claim: Claim) -> None:
-        """Give an agent that has begun to whoever claimed it; nobody: it is silent, and ends by proxy.idle_s."""
+        """Give an agent that has begun to whoever claimed it, or to the next one if that one left."""
         self._live[agent.key] = agent
-        if not claim.done():
+        if claim.done():
+            self._unclaimed.append(agent)
+        else:
             claim.set_result(agent)
 
     def forget(self, agent: OutsideAgent) -> None:
@@ -334,7 +347,7 @@ class OutsideActor(Actor):
         agent: Agent,
         *,
         on_start: Callable[[RemoteEpisode], None] | None = None,
-        cancel_cause: Callable[[], EndCause] | None = None,
+        cancel_cause: Callable[[], EndCause] = by_shutdown,
     ) -> Trajectory:
         """As `Actor.play`, for an OutsideAgent."""
         if not isinstance(agent, OutsideAgent):
@@ -342,9 +355,8 @@ class OutsideActor(Actor):
         claim = await self._door.next_claim()
         agent.plan = plan
         agent.hand_over = lambda begun: self._door.hand_over(begun, claim)
-        causes = {} if cancel_cause is None else {"cancel_cause": cancel_cause}
         try:
-            trajectory = await super().play(plan, agent, on_start=on_start, **causes)
+            trajectory = await super().play(plan, agent, on_start=on_start, cancel_cause=cancel_cause)
         except BaseException as error:
             agent.close(error)
             raise

@@ -319,3 +319,25 @@ def test_the_settings_of_a_pool_that_asks_for_plain_tags_are_refused(tmp_path: P
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "must be a chat format" in done.stderr
+
+
+def test_the_pydantic_ai_example_plays_a_run_to_its_end(address: str, tmp_path: Path) -> None:
+    pytest.importorskip("pydantic_ai")
+    pytest.importorskip("openai")
+
+    async def main() -> None:
+        async with _proxy(address, tmp_path, [group("g0", _echo(), size=2)]) as proxy:
+            example = str(ROOT / "examples" / "train_pydantic_ai.py")
+            command = [sys.executable, example, proxy.url]
+            playing = await asyncio.create_subprocess_exec(
+                *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+            )
+            said, errors = await asyncio.wait_for(playing.communicate(), 110)
+            assert playing.returncode == 0, errors.decode()
+            assert said.decode().splitlines().count("echo/train/000003: won after 3 turns") == 2
+        members = proxy.learner.members("g0")
+        assert all(member.success for member in members.values())
+        rows = [build_rows(member, vocabulary_size=9999, max_row_tokens=9999).rows for member in members.values()]
+        assert [len(each) for each in rows] == [1, 1]
+
+    asyncio.run(main())

@@ -287,7 +287,13 @@ def stand(options: argparse.Namespace, folder: Path) -> Iterator[Stand]:
         if not url:
             model, key = folder / "policy", "bench"
             write_policy(model)
-            settings = {"port": 0, "model_path": model, "context_tokens": 16384, "max_running_requests": 256}
+            settings = {
+                "port": 0,
+                "model_path": model,
+                "context_tokens": 16384,
+                "max_running_requests": 256,
+                "weights_root": folder,
+            }
             words = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
             url = str(stack.enter_context(daemon(["engine", *words], folder, "engine"))["url"])
         # The pool takes tokens of versions with a number only.

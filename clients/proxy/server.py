@@ -48,6 +48,7 @@ class ProxyServer:
                 web.post("/episodes/{key}/v1/chat/completions", self._complete),
                 web.post("/v1/chat/completions", self._complete),
                 web.post("/episodes/{key}/step", self._step),
+                web.get("/episodes/{key}", self._look),
                 web.post("/episodes/{key}/abandon", self._abandon),
                 web.get("/episodes/{key}/v1/models", self._models),
                 web.get("/v1/models", self._models),
@@ -92,6 +93,10 @@ class ProxyServer:
         if not isinstance(action, str):
             raise ChatRequestError('the body must be {"action": TEXT}')
         return web.json_response(asdict(await agent.step(action)))
+
+    async def _look(self, request: web.Request) -> web.Response:
+        newest = self._agent(request).newest
+        return web.json_response(asdict(newest) if newest else {})
 
     async def _abandon(self, request: web.Request) -> web.Response:
         agent = self._agent(request)

@@ -221,17 +221,19 @@ def test_a_key_a_stream_stops_and_budgets_work_as_clients_expect(address: str, t
 
 def test_an_agent_that_went_away_or_outgrew_its_budget_loses_no_group(address: str, tmp_path: Path) -> None:
     async def main() -> None:
-        groups = [group("g0", _echo(), size=1), group("g1", _echo(4), size=1)]
-        async with _proxy(address, tmp_path, groups, "idle_s=0.5", max_episode_tokens=400) as proxy:
+        settings = ("idle_s=2",)
+        async with _proxy(
+            address, tmp_path, [group("g0", _echo(), size=1)], *settings, max_episode_tokens=400
+        ) as proxy:
             left = await proxy.post("/episodes?wait_s=30", {})
-            again = await proxy.post("/episodes?wait_s=30", {})
-            assert left["key"] != again["key"]
-            for episode in (again, await proxy.post("/episodes?wait_s=30", {})):
-                refused = await proxy.ask(episode["base_url"], "x " * 400, expect=410)
-                if refused["error"]["code"] == "context_length_exceeded":
-                    assert "learner.play.max_episode_tokens" in refused["error"]["message"]
-            await until(lambda: bool(proxy.learner.trajectories or proxy.learner.failed), limit_s=30)
-        assert all(item.end_cause is EndCause.TOKEN_LIMIT for item in proxy.learner.trajectories)
+            episode = await proxy.post("/episodes?wait_s=30", {})
+            assert episode["key"] != left["key"]
+            refused = await proxy.ask(episode["base_url"], "x " * 400, expect=410)
+            assert refused["error"]["code"] == "context_length_exceeded"
+            assert "learner.play.max_episode_tokens" in refused["error"]["message"]
+            await until(lambda: bool(proxy.learner.trajectories), limit_s=30)
+        (member,) = proxy.learner.trajectories
+        assert (member.end_cause, member.retry_index, len(member.turns)) == (EndCause.TOKEN_LIMIT, 1, 0)
 
     asyncio.run(main())
 

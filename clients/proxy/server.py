@@ -1,9 +1,12 @@
 """The proxy's HTTP side, on loopback: episodes to play, and chat completions within them.
 
-POST /episodes                            the next episode, with the address of its completions
-POST /episodes/KEY/v1/chat/completions    as OpenAI's; also POST /v1/chat/completions with KEY as the API key
-POST /episodes/KEY/step                   {"action": TEXT}
-POST /episodes/KEY/abandon                {"reason": TEXT}
+    POST /episodes                            the next episode, with the address of its completions
+    GET  /episodes/KEY                        what was seen last
+    POST /episodes/KEY/v1/chat/completions    as OpenAI's; also POST /v1/chat/completions with KEY as the API key
+    POST /episodes/KEY/step                   {"action": TEXT}
+    POST /episodes/KEY/abandon                {"reason": TEXT}
+
+Bodies and answers are JSON; errors have OpenAI's form.
 """
 
 from __future__ import annotations

@@ -216,6 +216,15 @@ class ActConfig(Config):
         return self
 
 
+class ChatRendererConfig(RendererConfig):
+    """How the messages of outside agents become tokens."""
+
+    format: Literal["plain", "qwen2.5", "qwen3", "llama3", "smollm2"] = "qwen2.5"
+    """Chat template of the policy's family."""
+    reasoning: Literal["forced", "free", "none"] = "free"
+    """Whether prompts end with `<think>`; free: agents and policy decide."""
+
+
 class ProxyConfig(ActConfig):
     """Outside agents that speak chat completions (`longturn proxy`): a pool whose episodes they play."""
 
@@ -223,7 +232,7 @@ class ProxyConfig(ActConfig):
     """Episodes that outside agents play at once."""
     run_dir: Path = Path("runs/proxy")
     """Where unacknowledged trajectories (spool/) and metrics (metrics/) are kept."""
-    renderer: RendererConfig = RendererConfig(format="qwen2.5", reasoning="free")
+    renderer: ChatRendererConfig = ChatRendererConfig()  # pyright: ignore[reportIncompatibleVariableOverride]
     """The chat format of the policy; what prompts hold is up to the agents."""
     port: int = Field(default=0, ge=0, le=65535)
     """Port of the proxy on loopback; 0 takes a free one, which the ready file and the log name."""

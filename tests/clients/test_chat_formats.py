@@ -201,7 +201,7 @@ def test_another_familys_tokenizer_is_refused_with_the_remedy(tmp_path: Path) ->
     path = write_family_tokenizer("qwen3", tmp_path / "tokenizer.json")
     with pytest.raises(ConfigError, match=r"no added token '<\|eot_id\|>'.*set renderer\.format"):
         load_renderer(RendererConfig(tokenizer=path, format="llama3"))
-    plain = write_tokenizer(tmp_path / "plain" / "tokenizer.json") if (tmp_path / "plain").mkdir() is None else path
+    plain = write_tokenizer(tmp_path / "plain.json")
     with pytest.raises(ConfigError, match=r"'<\|im_end\|>'"):
         load_renderer(RendererConfig(tokenizer=plain, format="qwen2.5"))
 

@@ -17,15 +17,15 @@ import pytest
 
 from clients.assignment import PlayRules
 from clients.proxy.completions import ChatRequestError, parse_request
-from clients.proxy.outside import Door, OutsideAgent
+from clients.proxy.outside import Door, OutsideAgent, OverError
 from clients.proxy.transcript import Message, Transcript
 from clients.rendering.chat import Reasoning
 from learner.rows import build_rows
+from longturn.errors import EpisodeError
 from longturn.metrics import Metrics
 from longturn.records import EndCause, EpisodeStatus, RenderMode, SamplingParams, StepResult, Task
 from tests.clients.conversations import chat_format
 from tests.clients.daemons import ROOT
-from tests.clients.family_tokenizers import family_tokenizer, write_family_tokenizer
 from tests.clients.scripted_engine import Ask, ScriptedEngine, serving_engine
 from tests.clients.scripted_learner import ScriptedLearner, group, rules
 from tests.support.waiting import until
@@ -41,7 +41,7 @@ def _echo(index: int = 3) -> Task:
 
 def _says_the_word(ask: Ask) -> list[int]:
     """Answers the newest question with the word that it asks for."""
-    tokenizer = family_tokenizer("qwen2.5")
+    tokenizer = CHAT.encoder.tokenizer
     text = tokenizer.decode(list(ask.input_ids), skip_special_tokens=False)
     word = text.rpartition("Say ")[2].partition(".")[0]
     return tokenizer.encode(f"{word}{END}", add_special_tokens=False).ids
@@ -74,7 +74,8 @@ class Proxy:
 
 @contextlib.asynccontextmanager
 async def _proxy(address: str, folder: Path, groups: list[Any], *settings: str, **play: object) -> AsyncIterator[Proxy]:
-    tokenizer = write_family_tokenizer("qwen2.5", folder / "tokenizer.json")
+    tokenizer = folder / "tokenizer.json"
+    CHAT.encoder.tokenizer.save(str(tokenizer))
     ready = folder / "ready.json"
     async with serving_engine(_says_the_word) as engine:
         with ScriptedLearner(folder, groups=groups, engine_urls=[engine.url], play=rules(**play)) as learner:
@@ -154,8 +155,6 @@ def test_what_an_agent_asks_between_two_actions_is_turns_too(address: str, tmp_p
             await proxy.ask(episode["base_url"], seen["observation"])
             seen = await proxy.post(f"/episodes/{episode['key']}/step", {"action": "something else"})
             assert (seen["status"], seen["success"]) == ("TRUNCATED", False)
-            late = await proxy.ask(episode["base_url"], "more?", expect=410)
-            assert "TRUNCATED" in late["error"]["message"]
             await asyncio.wait_for(proxy.process.wait(), 30)
         (member,) = proxy.learner.members("g0").values()
         assert [turn.action for turn in member.turns] == ["", said, "something else"]
@@ -302,6 +301,20 @@ def test_a_claim_that_nobody_waits_for_any_more_is_passed_over() -> None:
         assert door.find(agent.key) is agent
         door.forget(agent)
         assert door.find(agent.key) is None
+
+    asyncio.run(main())
+
+
+def test_an_agent_whose_episode_is_over_is_told_so() -> None:
+    async def main() -> None:
+        agent = _agent(policy=None)
+        agent.close(EpisodeError("the server is gone", reason="EPISODE_LOST"))
+        asked = parse_request(b'{"messages": [{"role": "user", "content": "more?"}]}')
+        with pytest.raises(OverError, match="the server is gone") as caught:
+            await agent.complete(asked)
+        assert caught.value.reason == "EPISODE_LOST"
+        with pytest.raises(OverError):
+            await agent.step("look")
 
     asyncio.run(main())
 

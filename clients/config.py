@@ -219,7 +219,8 @@ class ActConfig(Config):
 class ChatRendererConfig(RendererConfig):
     """How the messages of outside agents become tokens."""
 
-    format: Literal["plain", "qwen2.5", "qwen3", "llama3", "smollm2"] = "qwen2.5"
+    # Narrower than what it overrides, and never assigned.
+    format: Literal["qwen2.5", "qwen3", "llama3", "smollm2"] = "qwen2.5"  # pyright: ignore[reportIncompatibleVariableOverride]
     """Chat template of the policy's family."""
     reasoning: Literal["forced", "free", "none"] = "free"
     """Whether prompts end with `<think>`; free: agents and policy decide."""
@@ -242,10 +243,9 @@ class ProxyConfig(ActConfig):
     @model_validator(mode="after")
     def _chats(self) -> Self:
         renderer = self.renderer
-        if renderer.format == "plain" or renderer.history != "append" or renderer.instructions:
+        if renderer.history != "append" or renderer.instructions:
             raise ValueError(
-                "proxy.renderer.format must be a chat format, .history 'append' and .instructions empty: the agents say"
-                " what their prompts hold"
+                "proxy.renderer.history must be 'append' and .instructions empty: the agents say what their prompts hold"
             )
         return self
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import aiohttp
 import pytest
 
 from clients.assignment import PlayRules
+from clients.config import ProxyConfig
 from clients.proxy.completions import ChatRequestError, parse_request
 from clients.proxy.outside import Door, OutsideAgent, OverError
 from clients.proxy.transcript import Message, Transcript
@@ -329,11 +329,11 @@ def test_a_silent_agent_ends_its_episode_with_the_setting() -> None:
     asyncio.run(main())
 
 
-def test_the_settings_of_a_pool_that_asks_for_plain_tags_are_refused(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "longturn", "proxy", "--set", "renderer.format=plain", "--dry-run"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "must be a chat format" in done.stderr
+def test_settings_that_say_what_prompts_hold_are_refused() -> None:
+    for setting, message in ({"format": "plain"}, "'qwen2.5'"), ({"history": "strip"}, "must be 'append'"):
+        with pytest.raises(ValueError, match=message):
+            ProxyConfig.model_validate({"renderer": setting})
+    assert ProxyConfig.model_validate({"renderer": {"tokenizer": "x"}}).renderer.reasoning == "free"
 
 
 def test_the_pydantic_ai_example_plays_a_run_to_its_end(address: str, tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ class ProxyConfig(ActConfig):
         renderer = self.renderer
         if renderer.history != "append" or renderer.instructions:
             raise ValueError(
-                "proxy.renderer.history must be 'append' and .instructions empty: the agents say what their prompts hold"
+                "proxy.renderer.history must be 'append' and .instructions empty: agents say what their prompts hold"
             )
         return self
 

@@ -41,6 +41,8 @@ READY_DEADLINE_S = 180.0
 RUN_DEADLINE_S = 900.0
 NUM_EPISODES = (1, 16, 64, 256)
 MAX_NEW_TOKENS = 18
+TURNS = 8
+OBSERVATION_BYTES = 64
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -325,7 +327,12 @@ def throughput(on: Stand, options: argparse.Namespace) -> list[str]:
             f"| {num_actors} | {found.num_turns} | {found.num_tokens / found.wall_s:.0f} | "
             f"{num_episodes / found.wall_s:.2f} | {cpu_ms:.2f} | {found.pool_cpu_s / found.wall_s:.2f} |"
         )
-    return ["Episodes of 10 turns, 18 new tokens each.", "", *lines]
+        print(lines[-1], file=sys.stderr, flush=True)
+    return [
+        f"Episodes of {TURNS} turns, {MAX_NEW_TOKENS} new tokens each, after observations of {OBSERVATION_BYTES} tokens.",
+        "",
+        *lines,
+    ]
 
 
 def cache(on: Stand, options: argparse.Namespace) -> list[str]:

@@ -39,10 +39,8 @@ from longturn.v1 import dispatch_pb2
 
 READY_DEADLINE_S = 180.0
 RUN_DEADLINE_S = 900.0
-NUM_EPISODES = (1, 16, 64, 256)
 MAX_NEW_TOKENS = 18
-TURNS = 8
-OBSERVATION_BYTES = 64
+TURNS = 10
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -207,11 +205,26 @@ def cpu_of(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
 
 
+PROFILED = """
+import cProfile, pstats, sys, time
+from longturn.cli import main
+profile = cProfile.Profile(time.process_time)
+try:
+    profile.runcall(main)
+finally:
+    with open({path!r}, "w") as file:
+        pstats.Stats(profile, stream=file).sort_stats("tottime").print_stats(45)
+"""
+
+
 @contextlib.contextmanager
-def daemon(words: Sequence[object], folder: Path, name: str) -> Iterator[dict[str, object]]:
+def daemon(
+    words: Sequence[object], folder: Path, name: str, *, profile: Path | None = None
+) -> Iterator[dict[str, object]]:
     """A daemon of ours until the block ends; what its ready file says, and its process under `process`."""
     ready = folder / f"{name}-{time.monotonic_ns()}.json"
-    command = [sys.executable, "-m", "longturn", *map(str, words), "--ready-file", str(ready)]
+    start = ["-m", "longturn"] if profile is None else ["-c", PROFILED.format(path=str(profile.resolve()))]
+    command = [sys.executable, *start, *map(str, words), "--ready-file", str(ready)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "LONGTURN_ENGINE_KEY": "bench"}
     with (folder / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
@@ -260,6 +273,7 @@ class Stand:
     env_address: str
     engine: dispatch_pb2.EngineEndpoint
     tokenizer: Path
+    profile: Path | None
 
     def run(self, work: Work) -> Outcome:
         """Play some work with a pool of its own."""
@@ -274,7 +288,7 @@ class Stand:
             "run_dir": folder,
         }
         words = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-        with DispatchRouter(address) as router, daemon(["act", *words], folder, "pool") as pool:
+        with DispatchRouter(address) as router, daemon(["act", *words], folder, "pool", profile=self.profile) as pool:
             process = pool["process"]
             assert isinstance(process, subprocess.Popen)
             return Learner(work, self.engine, process).run(router)
@@ -309,6 +323,7 @@ def stand(options: argparse.Namespace, folder: Path) -> Iterator[Stand]:
             env_address=str(server["address"]),
             engine=dispatch_pb2.EngineEndpoint(url=url, api_key=key),
             tokenizer=model,
+            profile=options.profile,
         )
 
 
@@ -318,9 +333,11 @@ def throughput(on: Stand, options: argparse.Namespace) -> list[str]:
         "| episodes at once | turns | tokens/s | episodes/s | pool CPU per turn, ms | pool CPU, share of a core |",
         "|---|---|---|---|---|---|",
     ]
-    for num_actors in NUM_EPISODES:
+    for num_actors in map(int, options.at_once.split(",")):
         num_episodes = max(options.least_episodes, num_actors)
-        work = Work(horizons=[10] * num_episodes, num_actors=num_actors, groups_per_step=num_episodes, max_policy_lag=0)
+        work = Work(
+            horizons=[TURNS] * num_episodes, num_actors=num_actors, groups_per_step=num_episodes, max_policy_lag=0
+        )
         found = on.run(work)
         cpu_ms = 1000 * found.pool_cpu_s / found.num_turns
         lines.append(
@@ -329,7 +346,7 @@ def throughput(on: Stand, options: argparse.Namespace) -> list[str]:
         )
         print(lines[-1], file=sys.stderr, flush=True)
     return [
-        f"Episodes of {TURNS} turns, {MAX_NEW_TOKENS} new tokens each, after observations of {OBSERVATION_BYTES} tokens.",
+        f"Episodes of {TURNS} turns, {MAX_NEW_TOKENS} new tokens each, after observations of 200 bytes.",
         "",
         *lines,
     ]
@@ -383,6 +400,8 @@ def main() -> None:
     parser.add_argument("--engine-url", default="", help="an engine that runs, such as SGLang")
     parser.add_argument("--model", type=Path, help="folder that the engine at --engine-url serves")
     parser.add_argument("--key", default="", help="its key")
+    parser.add_argument("--at-once", default="1,16,64,256", help="episodes at once, for throughput")
+    parser.add_argument("--profile", type=Path, help="write where the pool's CPU goes, in text, to this file")
     parser.add_argument("--least-episodes", type=int, default=8, help="episodes at least, where fewer run at once")
     parser.add_argument("--num-batches", type=int, default=10)
     parser.add_argument("--lag", type=int, default=3, help="batches ahead of the learner, for asynchrony")

@@ -57,8 +57,8 @@ class TagFormat:
         self._think_end_id = ids[THINK_END_TAG]
         self._action_id = ids[ACTION_TAG]
         self._action_end_id = ids[ACTION_END_TAG]
-        self.head_ids = (self._think_id,)
-        self.stop_token_ids = (self._action_end_id,)
+        self.head_ids: tuple[int, ...] = (self._think_id,)
+        self.stop_token_ids: tuple[int, ...] = (self._action_end_id,)
 
     def question(self, content_ids: Sequence[int]) -> tuple[int, ...]:
         """`<obs>` content."""

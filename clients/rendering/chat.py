@@ -58,25 +58,24 @@ class ChatTemplate:
         return f"{self.role_start}{role}{self.role_end}"
 
 
-_CHATML = {"role_start": "<|im_start|>", "role_end": "\n", "end": "<|im_end|>", "separator": "\n"}
+def _chatml(*, default_system: str = "", forced_think: str = THINK_TAG, no_think: str = "") -> ChatTemplate:
+    """What Qwen and SmolLM2 share."""
+    return ChatTemplate(
+        role_start="<|im_start|>",
+        role_end="\n",
+        end="<|im_end|>",
+        separator="\n",
+        other_stops=("<|endoftext|>",),
+        default_system=default_system,
+        forced_think=forced_think,
+        no_think=no_think,
+    )
+
 
 TEMPLATES: Mapping[str, ChatTemplate] = {
-    "qwen2.5": ChatTemplate(
-        **_CHATML,
-        other_stops=("<|endoftext|>",),
-        default_system="You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
-    ),
-    "qwen3": ChatTemplate(
-        **_CHATML,
-        other_stops=("<|endoftext|>",),
-        forced_think=f"{THINK_TAG}\n",
-        no_think=f"{THINK_TAG}\n\n{THINK_END_TAG}\n\n",
-    ),
-    "smollm2": ChatTemplate(
-        **_CHATML,
-        other_stops=("<|endoftext|>",),
-        default_system="You are a helpful AI assistant named SmolLM, trained by Hugging Face",
-    ),
+    "qwen2.5": _chatml(default_system="You are Qwen, created by Alibaba Cloud. You are a helpful assistant."),
+    "qwen3": _chatml(forced_think=f"{THINK_TAG}\n", no_think=f"{THINK_TAG}\n\n{THINK_END_TAG}\n\n"),
+    "smollm2": _chatml(default_system="You are a helpful AI assistant named SmolLM, trained by Hugging Face"),
     "llama3": ChatTemplate(
         role_start="<|start_header_id|>",
         role_end="<|end_header_id|>\n\n",
@@ -122,7 +121,7 @@ class ChatFormat:
         for text in (template.role_start, *filter(None, [template.beginning])):
             _required_id(encoder, text, family)
         others = [encoder.special_id(text) for text in template.other_stops]
-        self.stop_token_ids = (self._end_id, *(index for index in others if index is not None))
+        self.stop_token_ids: tuple[int, ...] = (self._end_id, *(index for index in others if index is not None))
         self.stop_texts: tuple[str, ...] = (ACTION_END_TAG,) if options.stops_at_action else ()
         self._bytes = TokenBytes(tokenizer, spoken=(THINK_TAG, THINK_END_TAG, ACTION_TAG, ACTION_END_TAG))
         instructions = options.instructions or _INSTRUCTIONS[options.reasoning]

@@ -8,8 +8,10 @@ import logging
 import platform
 import secrets
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from clients.actor import Actor
 from clients.agents import TokenAgent
@@ -21,7 +23,8 @@ from clients.learner_link import PoolOptions
 from clients.policies.engines import EngineRegistry
 from clients.policies.sglang import SglangPolicy
 from clients.pool import ActorPool
-from clients.renderer import TagRenderer, load_tag_renderer
+from clients.renderer import load_renderer
+from clients.rendering.contract import Renderer
 from clients.spool import Spool
 from longturn.dispatch import DispatchDealer, SocketLimits
 from longturn.errors import LongturnError
@@ -43,15 +46,28 @@ async def _main(config: ActConfig, ready_file: Path | None) -> int:
     metrics = Metrics()
     board = StatusBoard("actors", metrics)
     pool_id = config.pool_id or platform.node() or "pool"
+    renderer = load_renderer(config.renderer)
+
+    def make_players(pool: ActorPool, parts: PoolParts) -> GroupPlayers:
+        return group_players(pool, parts.envs, parts.policy, renderer, parts.engines, metrics, config.num_actors)
+
+    async def play() -> None:
+        with services(config, metrics, board, pool_id, ready_file):
+            await play_run(config, pool_id, renderer, metrics, board, make_players)
+
+    return await until_stopped(play)
+
+
+async def until_stopped(work: Callable[[], Awaitable[None]]) -> int:
+    """Exit code of the work: 0 at its end, 128 and the signal's number if SIGTERM or SIGINT ended it."""
     stopped_by = _stop_on_signals()
-    with _services(config, metrics, board, pool_id, ready_file):
-        try:
-            await _play(config, pool_id, metrics, board)
-        except asyncio.CancelledError:
-            if not stopped_by:
-                raise
-            logger.info("stopped", extra={"signal": stopped_by[0].name})
-            return 128 + stopped_by[0]
+    try:
+        await work()
+    except asyncio.CancelledError:
+        if not stopped_by:
+            raise
+        logger.info("stopped", extra={"signal": stopped_by[0].name})
+        return 128 + stopped_by[0]
     return 0
 
 
@@ -72,26 +88,63 @@ def _stop_on_signals() -> list[signal.Signals]:
 
 
 @contextlib.contextmanager
-def _services(
-    config: ActConfig, metrics: Metrics, board: StatusBoard, pool_id: str, ready_file: Path | None
+def services(
+    config: ActConfig,
+    metrics: Metrics,
+    board: StatusBoard,
+    pool_id: str,
+    ready_file: Path | None,
+    *,
+    table: str = "act",
+    **more_facts: object,
 ) -> Iterator[None]:
     """Status, /metrics and the ready file."""
     with contextlib.ExitStack() as stack:
-        status = StatusServer(board, port=config.status_port, setting="act.status_port")
+        status = StatusServer(board, port=config.status_port, setting=f"{table}.status_port")
         stack.callback(status.close)
-        facts: dict[str, object] = {"status_address": status.address, "pool_id": pool_id}
+        facts: dict[str, object] = {"status_address": status.address, "pool_id": pool_id, **more_facts}
         if config.metrics_port is not None:
-            server = MetricsServer(metrics, port=config.metrics_port, setting="act.metrics_port")
+            server = MetricsServer(metrics, port=config.metrics_port, setting=f"{table}.metrics_port")
             stack.callback(server.close)
             facts["metrics_address"] = f"127.0.0.1:{server.port}"
         write_ready(ready_file, facts)
         yield
 
 
-async def _play(config: ActConfig, pool_id: str, metrics: Metrics, board: StatusBoard) -> None:
-    renderer = load_tag_renderer(
-        config.renderer.tokenizer, max_observation_tokens=config.renderer.max_observation_tokens
-    )
+class Tokens(Protocol):
+    """What a pool must know of the ids it deals in."""
+
+    @property
+    def tokenizer_hash(self) -> str:
+        """SHA-256 of the tokenizer's file."""
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Ids that end a completion."""
+
+    @property
+    def stop_texts(self) -> tuple[str, ...]:
+        """Texts that end a completion."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolParts:
+    """What players are made of."""
+
+    envs: Environments
+    policy: SglangPolicy
+    engines: EngineRegistry
+
+
+async def play_run(
+    config: ActConfig,
+    pool_id: str,
+    tokens: Tokens,
+    metrics: Metrics,
+    board: StatusBoard,
+    make_players: Callable[[ActorPool, PoolParts], GroupPlayers],
+) -> None:
+    """Play for the learner until its run is over."""
     spool = Spool(config.run_dir / "spool" / pool_id)
     engines = EngineRegistry()
     options = PoolOptions(
@@ -101,29 +154,31 @@ async def _play(config: ActConfig, pool_id: str, metrics: Metrics, board: Status
         learner_budget_s=config.dispatch.budget_s,
         max_unacked=config.dispatch.max_unacked,
         resend_s=config.dispatch.resend_s,
-        tokenizer_hash=renderer.tokenizer_hash,
+        tokenizer_hash=tokens.tokenizer_hash,
     )
     limits = SocketLimits(queue_messages=config.dispatch.queue_messages)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(spool.close)
         envs = await stack.enter_async_context(open_environments(config.env_server, board=board))
         policy = SglangPolicy(
-            config.engine, engines=engines, stop_token_ids=renderer.stop_token_ids, metrics=metrics, board=board
+            config.engine,
+            engines=engines,
+            stop_token_ids=tokens.stop_token_ids,
+            stop_texts=tokens.stop_texts,
+            metrics=metrics,
+            board=board,
         )
         await stack.enter_async_context(policy)
         link = DispatchDealer(config.dispatch.address, pool_id=pool_id, incarnation=options.incarnation, limits=limits)
         await stack.enter_async_context(link)
         rows = stack.enter_context(MetricsFile(config.run_dir / "metrics" / f"actors-{pool_id}.jsonl"))
         await stack.enter_async_context(_reporting(rows, metrics, config.metrics_interval_s))
-
-        def make_players(pool: ActorPool) -> GroupPlayers:
-            return group_players(pool, envs, policy, renderer, engines, metrics, config.num_actors)
-
+        parts = PoolParts(envs=envs, policy=policy, engines=engines)
         pool = ActorPool(
             options,
             link=link,
             engines=engines,
-            make_players=make_players,
+            make_players=lambda made: make_players(made, parts),
             spool=spool,
             metrics=metrics,
             board=board,
@@ -135,7 +190,7 @@ def group_players(
     pool: ActorPool,
     envs: Environments,
     policy: SglangPolicy,
-    renderer: TagRenderer,
+    renderer: Renderer,
     engines: EngineRegistry,
     metrics: Metrics,
     num_actors: int,

@@ -19,7 +19,6 @@ from longturn.errors import EpisodeError
 from longturn.metrics import Metrics
 from longturn.records import (
     EndCause,
-    EngineInfo,
     SamplingParams,
     StepResult,
     Task,
@@ -50,7 +49,8 @@ class EpisodePlan:
     tokenizer_hash: str = ""
 
 
-def _by_shutdown() -> EndCause:
+def by_shutdown() -> EndCause:
+    """Why a cancelled episode ends, unless somebody says otherwise."""
     return EndCause.SHUTDOWN
 
 
@@ -58,12 +58,12 @@ class Actor:
     """Plays episodes, any number at once."""
 
     def __init__(self, envs: Environments, *, metrics: Metrics) -> None:
-        self._envs = envs
-        self._metrics = metrics
+        self.envs = envs
+        self.metrics = metrics
 
     async def is_reproducible(self, environment: str) -> bool:
         """Whether equal starts of this environment look equal."""
-        return (await self._envs.environment(environment)).is_reproducible
+        return (await self.envs.environment(environment)).is_reproducible
 
     async def play(
         self,
@@ -71,7 +71,7 @@ class Actor:
         agent: Agent,
         *,
         on_start: Callable[[RemoteEpisode], None] | None = None,
-        cancel_cause: Callable[[], EndCause] = _by_shutdown,
+        cancel_cause: Callable[[], EndCause] = by_shutdown,
     ) -> Trajectory:
         """Play to the end and return the data; the status may be anything final, FAILED included.
 
@@ -80,8 +80,8 @@ class Actor:
         cancelled call ends it with `cancel_cause()` without waiting.
         """
         started_at_s, began_s = time.time(), time.monotonic()
-        info = await self._envs.environment(plan.task.environment)
-        episode = await self._envs.start(
+        info = await self.envs.environment(plan.task.environment)
+        episode = await self.envs.start(
             plan.task,
             seed=plan.seed,
             max_turns=plan.max_turns,
@@ -99,7 +99,7 @@ class Actor:
         except BaseException:
             episode.abandon(EndCause.CLIENT_REQUEST)
             raise
-        trajectory = _trajectory(plan, info, episode, turns, final, agent.engine)
+        trajectory = _trajectory(plan, info, episode, turns, final, agent)
         return replace(trajectory, started_at_s=started_at_s, duration_s=time.monotonic() - began_s)
 
     async def _play_within(
@@ -112,14 +112,14 @@ class Actor:
         except TimeoutError:
             if not wall.expired():
                 raise
-            return await self._cut(episode, turns)
+            return await self._cut(episode)
 
-    async def _cut(self, episode: RemoteEpisode, turns: list[Turn]) -> StepResult:
+    async def _cut(self, episode: RemoteEpisode) -> StepResult:
         """End an episode whose time is up; a step in flight may still have been applied, and its turn is not data."""
         final = await episode.end(EndCause.TIME_LIMIT)
-        if final.turn_index != len(turns):
+        if final.turn_index != episode.turn_index:
             raise EpisodeError(
-                f"ended by TIME_LIMIT during turn {len(turns)}, which the server still finished",
+                f"ended by TIME_LIMIT during turn {episode.turn_index}, which the server still finished",
                 reason="CUT_DURING_STEP",
             )
         return final
@@ -132,10 +132,13 @@ class Actor:
             if move is None:
                 return await episode.end(EndCause.TOKEN_LIMIT)
             acted_s = time.monotonic()
+            # Nothing happens between them in the environment.
+            unchanged = replace(result, reward=0.0, action_valid=True)
+            turns.extend(_turn(thought, unchanged, policy_s=0.0, environment_s=0.0) for thought in move.earlier)
             result = await episode.step(move.action)
             done_s = time.monotonic()
             turns.append(_turn(move, result, policy_s=acted_s - asked_s, environment_s=done_s - acted_s))
-            self._metrics.count("actors/turn/num_played")
+            self.metrics.count("actors/turn/num_played")
         return result
 
 
@@ -145,7 +148,7 @@ def _trajectory(
     episode: RemoteEpisode,
     turns: list[Turn],
     final: StepResult,
-    engine: EngineInfo | None,
+    agent: Agent,
 ) -> Trajectory:
     initial = episode.initial
     return Trajectory(
@@ -170,7 +173,8 @@ def _trajectory(
         tokenizer_hash=plan.tokenizer_hash,
         environment_version=episode.environment_version,
         data_hash=episode.data_hash,
-        engine=engine,
+        engine=agent.engine,
+        render_mode=agent.render_mode,
         used_privileged=plan.with_progress or plan.with_oracle,
     )
 

@@ -6,9 +6,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from clients.policies.base import Completion, TextPlayer, TokenPolicy
-from clients.renderer import ParsedCompletion, Renderer
+from clients.rendering.contract import ParsedCompletion, RenderedPrompt, Renderer
 from longturn.metrics import Metrics
-from longturn.records import EngineInfo, FinishReason, PolicySpan, SamplingParams, StepResult, TokenSpan
+from longturn.records import (
+    EngineInfo,
+    FinishReason,
+    PolicySpan,
+    RenderMode,
+    SamplingParams,
+    StepResult,
+    TokenSpan,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +36,8 @@ class Move:
     action_span: TokenSpan | None = None
     num_synthetic_tokens: int = 0
     cached_tokens: int = 0
+    earlier: tuple[Move, ...] = ()
+    """Completions since the last step that led to none; turns of their own, without an action."""
 
 
 class Agent(Protocol):
@@ -35,6 +45,8 @@ class Agent(Protocol):
 
     engine: EngineInfo | None
     """What produced the newest completion."""
+    render_mode: RenderMode
+    """What the prompts of its moves hold."""
 
     async def act(self, result: StepResult) -> Move | None:
         """Answer the newest result; None if the token budget has no room for another turn."""
@@ -45,6 +57,7 @@ class TextAgent:
     """A text policy's player."""
 
     engine: EngineInfo | None = None
+    render_mode = RenderMode.APPEND
 
     def __init__(self, player: TextPlayer) -> None:
         self._player = player
@@ -56,7 +69,7 @@ class TextAgent:
 
 
 class TokenAgent:
-    """A token policy in append mode: the prompt is everything that was sent and sampled so far."""
+    """A token policy, asked with the prompts of one conversation."""
 
     def __init__(
         self,
@@ -68,50 +81,46 @@ class TokenAgent:
         max_episode_tokens: int,
         metrics: Metrics,
     ) -> None:
-        """`max_episode_tokens` 0 means no limit."""
+        """`max_episode_tokens` limits a prompt with its completion; 0 means no limit."""
         self._policy = policy
-        self._renderer = renderer
+        self._conversation = renderer.begin()
+        self._max_closing_tokens = renderer.max_closing_tokens
+        self.render_mode = renderer.render_mode
         self._sampling = sampling
         self._episode_key = episode_key
         self._max_episode_tokens = max_episode_tokens
         self._metrics = metrics
-        self._history: list[int] = []
         self.engine: EngineInfo | None = None
 
     async def act(self, result: StepResult) -> Move | None:
         """Render, sample, read."""
-        added_ids = self._render(result.observation)
+        prompt = self._conversation.ask(result)
+        self._count(prompt)
         # A turn starts only if it can use its whole budget: no completion is ever cut by the episode's limit.
-        num_added = len(added_ids) + self._sampling.max_new_tokens + self._renderer.max_closing_tokens
-        num_needed = len(self._history) + num_added
+        num_needed = len(prompt.prompt_ids) + self._sampling.max_new_tokens + self._max_closing_tokens
         if self._max_episode_tokens and num_needed > self._max_episode_tokens:
             return None
-        self._history.extend(added_ids)
         completion = await self._policy.complete(
-            self._history, self._sampling, episode_key=self._episode_key, turn_index=result.turn_index
+            prompt.prompt_ids, self._sampling, episode_key=self._episode_key, turn_index=result.turn_index
         )
         self.engine = completion.engine
-        parsed = self._renderer.parse(completion.token_ids)
-        self._history.extend(completion.token_ids)
-        self._history.extend(parsed.closing_ids)
-        return _move(added_ids, completion, parsed)
+        return move_of(prompt.recorded_ids, completion, self._conversation.answer(completion.token_ids))
 
-    def _render(self, observation: str) -> tuple[int, ...]:
-        rendered = self._renderer.render(observation)
-        if rendered.was_cut:
+    def _count(self, prompt: RenderedPrompt) -> None:
+        if prompt.was_cut:
             self._metrics.count("actors/observation/num_cut")
-        if rendered.was_neutralised:
+        if prompt.was_neutralised:
             self._metrics.count("actors/observation/num_neutralised")
-        return rendered.added_ids
 
 
-def _move(added_ids: tuple[int, ...], completion: Completion, parsed: ParsedCompletion) -> Move:
+def move_of(recorded_ids: tuple[int, ...], completion: Completion, parsed: ParsedCompletion) -> Move:
+    """The policy's half of a turn; what closes the completion is part of it, marked as synthetic."""
     num_closing = len(parsed.closing_ids)
     return Move(
         action=parsed.action,
         reasoning=parsed.reasoning,
         format_valid=parsed.format_valid,
-        prompt_ids=added_ids,
+        prompt_ids=recorded_ids,
         completion_ids=completion.token_ids + parsed.closing_ids,
         behavior_logprobs=completion.logprobs + (0.0,) * num_closing,
         policy_spans=_extended(completion.policy_spans, num_closing),

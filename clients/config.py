@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import ConfigDict, Field, SecretStr, model_validator
 
 from longturn.addresses import is_loopback
 from longturn.config import Config
+
+_LEAST_SUMMARY_TOKENS = 16
 
 
 class ClientTlsConfig(Config):
@@ -128,8 +130,41 @@ class RendererConfig(Config):
 
     tokenizer: Path = Path("tokenizer.json")
     """tokenizer.json of the policy, or the folder that holds it."""
+    format: Literal["plain", "qwen2.5", "qwen3", "llama3", "smollm2"] = "plain"
+    """How a turn looks: `plain` tags for policies of `longturn warmstart`, else the chat template of the family."""
+    history: Literal["append", "strip", "window"] = "append"
+    """What a prompt keeps of earlier turns: all of it (`append`), all but reasoning (`strip`), or the first observation
+    and the last `window_turns` turns (`window`). The last two start a row for the learner whenever a prompt does not
+    extend the one before."""
+    reasoning: Literal["forced", "free", "none"] = "forced"
+    """Whether prompts end with `<think>`, the policy may write it itself, or it is asked for the action alone; chat
+    formats only."""
+    instructions: str = ""
+    """First message of a chat format; empty: a text that explains the tags."""
+    stop_at_action: bool = True
+    """Whether a completion ends with `</action>`; else with the family's end of a message. Chat formats only."""
+    show_admissible: bool = False
+    """Whether observations are followed by the admissible actions, where the environment lists them."""
+    window_turns: int = Field(default=2, ge=0)
+    """Observations with their actions that a window shows before the newest observation."""
     max_observation_tokens: int = Field(default=512, ge=16)
     """Longer observations lose their middle, visibly: `[...]` stands for it."""
+    max_admissible_tokens: int = Field(default=256, ge=48)
+    """Budget of the listed actions; how many more there are is said."""
+    max_earlier_tokens: int = Field(default=128, ge=16)
+    """Budget of each earlier observation and action in a window."""
+    max_summary_tokens: int = Field(default=128, ge=0)
+    """Budget of the list of actions before a window; the oldest are left out, visibly. 0: no list."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.format == "plain" and (self.reasoning != "forced" or self.instructions or not self.stop_at_action):
+            raise ValueError(
+                "renderer.reasoning, .instructions and .stop_at_action belong to chat formats; set renderer.format"
+            )
+        if 0 < self.max_summary_tokens < _LEAST_SUMMARY_TOKENS:
+            raise ValueError(f"renderer.max_summary_tokens must be 0 or at least {_LEAST_SUMMARY_TOKENS}")
+        return self
 
 
 class DispatchConfig(Config):
@@ -177,6 +212,40 @@ class ActConfig(Config):
             raise ValueError(
                 "act.engine.regex and act.engine.json_schema must be empty: logprobs of a constrained completion are"
                 " not those that the learner computes; set eval.engine instead"
+            )
+        return self
+
+
+class ChatRendererConfig(RendererConfig):
+    """How the messages of outside agents become tokens."""
+
+    # Narrower than what it overrides, and never assigned.
+    format: Literal["qwen2.5", "qwen3", "llama3", "smollm2"] = "qwen2.5"  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Chat template of the policy's family."""
+    reasoning: Literal["forced", "free", "none"] = "free"
+    """Whether prompts end with `<think>`; free: agents and policy decide."""
+
+
+class ProxyConfig(ActConfig):
+    """Outside agents that speak chat completions (`longturn proxy`): a pool whose episodes they play."""
+
+    num_actors: int = Field(default=64, ge=1)
+    """Episodes that outside agents play at once."""
+    run_dir: Path = Path("runs/proxy")
+    """Where unacknowledged trajectories (spool/) and metrics (metrics/) are kept."""
+    renderer: ChatRendererConfig = ChatRendererConfig()  # pyright: ignore[reportIncompatibleVariableOverride]
+    """The chat format of the policy; what prompts hold is up to the agents."""
+    port: int = Field(default=0, ge=0, le=65535)
+    """Port of the proxy on loopback; 0 takes a free one, which the ready file and the log name."""
+    idle_s: float = Field(default=600.0, gt=0)
+    """An agent that says nothing for so long has left; its episode is given to the next one."""
+
+    @model_validator(mode="after")
+    def _chats(self) -> Self:
+        renderer = self.renderer
+        if renderer.history != "append" or renderer.instructions:
+            raise ValueError(
+                "proxy.renderer.history must be 'append' and .instructions empty: agents say what their prompts hold"
             )
         return self
 

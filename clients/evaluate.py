@@ -23,7 +23,7 @@ from clients.policies.engines import Engine, EngineRegistry
 from clients.policies.selection import make_text_policy
 from clients.policies.sglang import SglangPolicy
 from clients.recording import text_player
-from clients.renderer import load_tag_renderer
+from clients.renderer import load_renderer
 from longturn.disk import write_json
 from longturn.errors import ConfigError, UnreachableError
 from longturn.metrics import Metrics
@@ -116,11 +116,15 @@ async def _player(config: EvalConfig, choice: PolicyChoice, metrics: Metrics) ->
     if not choice.engine_urls:
         yield text_player(make_text_policy(choice.name, choice.settings))
         return
-    renderer = load_tag_renderer(
-        config.renderer.tokenizer, max_observation_tokens=config.renderer.max_observation_tokens
-    )
+    renderer = load_renderer(config.renderer)
     engines = EngineRegistry([Engine(url=url, api_key=choice.api_key) for url in choice.engine_urls])
-    policy = SglangPolicy(config.engine, engines=engines, stop_token_ids=renderer.stop_token_ids, metrics=metrics)
+    policy = SglangPolicy(
+        config.engine,
+        engines=engines,
+        stop_token_ids=renderer.stop_token_ids,
+        stop_texts=renderer.stop_texts,
+        metrics=metrics,
+    )
 
     def sampling(seed: int) -> SamplingParams:
         return SamplingParams(temperature=choice.temperature, max_new_tokens=choice.max_new_tokens, seed=seed)

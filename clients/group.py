@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from clients.actor import Actor, EpisodePlan
@@ -43,7 +44,8 @@ class GroupPlayers:
     actor: Actor
     make_agent: Callable[[SamplingParams, str, PlayRules], Agent]
     engines: EngineRegistry
-    capacity: asyncio.Semaphore
+    capacity: AbstractAsyncContextManager[object]
+    """Entered once per episode; waits while too many are played."""
     submit: Callable[[Trajectory], Awaitable[None]]
     on_freed: Callable[[], None]
     """Called whenever an episode ended."""

@@ -125,6 +125,11 @@ class ActorPool:
         """Something changed: tell the learner how many actors are free."""
         self._wants_more.set()
 
+    @property
+    def num_remembered(self) -> int:
+        """Groups and trajectories that the pool knows of."""
+        return len(self._groups) + len(self._sent_s)
+
     # -- from the learner
 
     async def _receive(self, tasks: asyncio.TaskGroup) -> str:

@@ -33,9 +33,18 @@ class TokenPolicy(Protocol):
     """Samples token ids from a prompt of token ids."""
 
     async def complete(
-        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, episode_key: str, turn_index: int
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        episode_key: str,
+        turn_index: int,
+        stop_texts: Sequence[str] = (),
     ) -> Completion:
-        """One turn. `sampling.seed` is the member's; raise PolicyError naming the episode if no engine could do it."""
+        """One turn. `sampling.seed` is the member's; `stop_texts` end it too.
+
+        Raise PolicyError naming the episode if no engine could do it.
+        """
         ...
 
 

@@ -17,7 +17,13 @@ class ScriptedPolicy:
         self.prompts: list[tuple[int, ...]] = []
 
     async def complete(
-        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, episode_key: str, turn_index: int
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        episode_key: str,
+        turn_index: int,
+        stop_texts: Sequence[str] = (),
     ) -> Completion:
         """The completion of this turn; PolicyError after the last."""
         self.prompts.append(tuple(prompt_ids))

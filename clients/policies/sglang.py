@@ -65,6 +65,7 @@ class _Turn:
     sampling: SamplingParams
     episode_key: str
     turn_index: int
+    stop_texts: list[str]
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     policy_spans: tuple[PolicySpan, ...] = ()
@@ -99,6 +100,7 @@ class SglangPolicy:
         *,
         engines: EngineRegistry,
         stop_token_ids: Sequence[int],
+        stop_texts: Sequence[str] = (),
         metrics: Metrics,
         board: StatusBoard | None = None,
         backoff: Backoff | None = None,
@@ -106,6 +108,7 @@ class SglangPolicy:
         self._config = config
         self._engines = engines
         self._stop_token_ids = list(stop_token_ids)
+        self._stop_texts = tuple(stop_texts)
         self._grammar: dict[str, object] = {
             name: text for name, text in (("regex", config.regex), ("json_schema", config.json_schema)) if text
         }
@@ -126,10 +129,22 @@ class SglangPolicy:
         await self._session.close()
 
     async def complete(
-        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, episode_key: str, turn_index: int
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        episode_key: str,
+        turn_index: int,
+        stop_texts: Sequence[str] = (),
     ) -> Completion:
         """One turn; see TokenPolicy. A request the engine refuses (4xx) is never repeated."""
-        turn = _Turn(prompt_ids=tuple(prompt_ids), sampling=sampling, episode_key=episode_key, turn_index=turn_index)
+        turn = _Turn(
+            prompt_ids=tuple(prompt_ids),
+            sampling=sampling,
+            episode_key=episode_key,
+            turn_index=turn_index,
+            stop_texts=[*self._stop_texts, *stop_texts],
+        )
         deadline_s = time.monotonic() + self._config.turn_budget_s
         while True:
             engine = await self._engine(turn, deadline_s)
@@ -236,6 +251,7 @@ class SglangPolicy:
             # An engine that ends an id ends all that begin with it: without the dot, attempt 1 would end attempt 10.
             "rid": f"{turn.episode_key}:{turn.turn_index}:{turn.num_segments}:{turn.num_failures}.",
             "sampling_params": self._grammar
+            | ({"stop": turn.stop_texts} if turn.stop_texts else {})
             | {
                 "max_new_tokens": turn.num_left,
                 "temperature": sampling.temperature,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clients.renderer import TagRenderer, load_tag_renderer
+from clients.renderer import FormatRenderer, load_tag_renderer
 from tests.clients.daemons import server_process
 from tests.clients.tokens import write_tokenizer
 
@@ -26,6 +26,6 @@ def tokenizer_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def renderer(tokenizer_path: Path) -> TagRenderer:
+def renderer(tokenizer_path: Path) -> FormatRenderer:
     """The plain tag format over that tokenizer."""
     return load_tag_renderer(tokenizer_path, max_observation_tokens=600)

@@ -20,7 +20,7 @@ from clients.policies.engines import Engine, EngineRegistry
 from clients.policies.scripted import ScriptedPolicy
 from clients.policies.sglang import SglangPolicy
 from clients.policies.text import OraclePolicy, RandomPolicy, ScriptedTextPolicy
-from clients.renderer import TagRenderer
+from clients.renderer import FormatRenderer
 from longturn.codec import trajectory_from_bytes, trajectory_to_bytes
 from longturn.errors import EpisodeError, PolicyError
 from longturn.metrics import Metrics
@@ -50,7 +50,7 @@ async def _actor(address: str) -> AsyncIterator[Actor]:
 
 
 @asynccontextmanager
-async def _engine_policy(engine: ScriptedEngine, renderer: TagRenderer) -> AsyncIterator[SglangPolicy]:
+async def _engine_policy(engine: ScriptedEngine, renderer: FormatRenderer) -> AsyncIterator[SglangPolicy]:
     registry = EngineRegistry([Engine(url=engine.url)])
     policy = SglangPolicy(SglangConfig(), engines=registry, stop_token_ids=renderer.stop_token_ids, metrics=Metrics())
     async with policy:
@@ -59,7 +59,7 @@ async def _engine_policy(engine: ScriptedEngine, renderer: TagRenderer) -> Async
 
 async def _play(
     address: str,
-    renderer: TagRenderer,
+    renderer: FormatRenderer,
     engine: ScriptedEngine,
     *,
     plan: EpisodePlan = PLAN,
@@ -78,7 +78,7 @@ async def _play(
 
 
 def test_the_ids_of_a_trajectory_are_what_the_engine_saw_and_sampled(
-    address: str, renderer: TagRenderer, tokenizer_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path
 ) -> None:
     async def main() -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine:
@@ -96,7 +96,7 @@ def test_the_ids_of_a_trajectory_are_what_the_engine_saw_and_sampled(
 
 
 def test_the_first_prompt_holds_the_observation_of_the_start(
-    address: str, renderer: TagRenderer, tokenizer_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path
 ) -> None:
     async def main() -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine:
@@ -111,7 +111,7 @@ def test_the_first_prompt_holds_the_observation_of_the_start(
 
 
 def test_spans_cut_reasoning_and_action_out_of_the_completion(
-    address: str, renderer: TagRenderer, tokenizer_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path
 ) -> None:
     async def main() -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine:
@@ -128,7 +128,7 @@ def test_spans_cut_reasoning_and_action_out_of_the_completion(
     asyncio.run(main())
 
 
-def test_outcome_fields_are_the_servers_own(address: str, renderer: TagRenderer, tokenizer_path: Path) -> None:
+def test_outcome_fields_are_the_servers_own(address: str, renderer: FormatRenderer, tokenizer_path: Path) -> None:
     async def main() -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine:
             trajectory = await _play(address, renderer, engine)
@@ -147,7 +147,7 @@ def test_outcome_fields_are_the_servers_own(address: str, renderer: TagRenderer,
 
 
 def test_a_completion_cut_by_length_is_closed_by_tokens_that_nobody_sampled(
-    address: str, renderer: TagRenderer, tokenizer_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path
 ) -> None:
     async def main() -> None:
         plan = replace(PLAN, max_turns=2, sampling=SamplingParams(max_new_tokens=4, seed=1))
@@ -167,7 +167,7 @@ def test_a_completion_cut_by_length_is_closed_by_tokens_that_nobody_sampled(
 
 
 def test_a_completion_that_ends_properly_is_valid_whatever_the_engine_calls_its_end(
-    address: str, renderer: TagRenderer, tokenizer_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path
 ) -> None:
     """SGLang tests the length before the stop tokens."""
 
@@ -184,7 +184,7 @@ def test_a_completion_that_ends_properly_is_valid_whatever_the_engine_calls_its_
 
 
 def test_no_episode_exceeds_its_token_budget_even_if_every_turn_must_be_closed(
-    address: str, renderer: TagRenderer, tokenizer_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path
 ) -> None:
     async def main() -> None:
         plan = replace(PLAN, sampling=SamplingParams(max_new_tokens=4, seed=1))
@@ -202,7 +202,7 @@ def test_no_episode_exceeds_its_token_budget_even_if_every_turn_must_be_closed(
 
 @pytest.mark.parametrize(("spare", "num_turns"), [(-1, 1), (0, 2), (1, 2)])
 def test_the_token_budget_ends_an_episode_before_a_turn_that_does_not_fit(
-    address: str, renderer: TagRenderer, tokenizer_path: Path, spare: int, num_turns: int
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, spare: int, num_turns: int
 ) -> None:
     async def main() -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine:
@@ -221,7 +221,7 @@ def test_the_token_budget_ends_an_episode_before_a_turn_that_does_not_fit(
 
 
 def test_an_episode_that_ends_with_its_last_tokens_is_not_called_truncated(
-    address: str, renderer: TagRenderer, tokenizer_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path
 ) -> None:
     async def main() -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine:
@@ -234,7 +234,7 @@ def test_an_episode_that_ends_with_its_last_tokens_is_not_called_truncated(
     asyncio.run(main())
 
 
-def test_the_wall_budget_truncates_by_time(address: str, renderer: TagRenderer, tokenizer_path: Path) -> None:
+def test_the_wall_budget_truncates_by_time(address: str, renderer: FormatRenderer, tokenizer_path: Path) -> None:
     async def main() -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine:
             engine.interfere = lambda ask, answer: answer if len(engine.answers) < 2 else None
@@ -262,7 +262,7 @@ def test_an_episode_whose_time_ends_during_a_step_is_broken(address: str, horizo
 
 
 def test_a_failing_engine_ends_the_episode_at_the_server_too(
-    address: str, renderer: TagRenderer, tokenizer_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path
 ) -> None:
     async def main() -> None:
         async with _actor(address) as actor:
@@ -276,7 +276,7 @@ def test_a_failing_engine_ends_the_episode_at_the_server_too(
     asyncio.run(main())
 
 
-def test_a_scripted_policy_plays_without_a_model(address: str, renderer: TagRenderer, tokenizer_path: Path) -> None:
+def test_a_scripted_policy_plays_without_a_model(address: str, renderer: FormatRenderer, tokenizer_path: Path) -> None:
     async def main() -> None:
         ids = tuple(Tokenizer.from_file(str(tokenizer_path)).encode("hm</think><action>amber</action>").ids)
         completion = Completion(
@@ -314,7 +314,9 @@ def test_text_policies_play_without_tokens(address: str) -> None:
     asyncio.run(main())
 
 
-def test_a_cancelled_episode_is_ended_with_its_cause(address: str, renderer: TagRenderer, tokenizer_path: Path) -> None:
+def test_a_cancelled_episode_is_ended_with_its_cause(
+    address: str, renderer: FormatRenderer, tokenizer_path: Path
+) -> None:
     async def main() -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine, _actor(address) as actor:
             engine.interfere = lambda ask, answer: None

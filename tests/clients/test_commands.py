@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from clients.renderer import TagRenderer
+from clients.renderer import FormatRenderer
 from longturn.cli import main
 from longturn.records import Task
 from longturn.status import get_status
@@ -297,7 +297,7 @@ def _act(address: str, tokenizer: Path, learner: ScriptedLearner, folder: Path, 
 
 
 def test_the_act_daemon_plays_a_run_and_ends_with_it(
-    address: str, tokenizer_path: Path, renderer: TagRenderer, tmp_path: Path
+    address: str, tokenizer_path: Path, renderer: FormatRenderer, tmp_path: Path
 ) -> None:
     async def play() -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine:

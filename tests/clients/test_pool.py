@@ -24,7 +24,7 @@ from clients.learner_link import PoolOptions
 from clients.policies.engines import EngineRegistry
 from clients.policies.sglang import SglangPolicy
 from clients.pool import ActorPool
-from clients.renderer import TagRenderer
+from clients.renderer import FormatRenderer
 from clients.spool import Spool
 from longturn.disk import DiskError
 from longturn.dispatch import Body, DispatchDealer
@@ -63,7 +63,7 @@ class Parts:
 @contextlib.asynccontextmanager
 async def parts_of(
     address: str,
-    renderer: TagRenderer,
+    renderer: FormatRenderer,
     learner_address: str,
     folder: Path,
     *,
@@ -113,7 +113,7 @@ async def _run(parts: Parts, *, limit_s: float = 60.0) -> str:
 
 
 def test_groups_are_played_and_handed_in_until_the_run_ends(
-    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     async def main() -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine:
@@ -135,8 +135,24 @@ def test_groups_are_played_and_handed_in_until_the_run_ends(
     asyncio.run(main())
 
 
+def test_a_pool_keeps_nothing_of_what_was_acknowledged(
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with serving_engine(echo_script(tokenizer_path)) as engine:
+            groups = [group(f"g{index}", _echo(index, horizon=1), size=2) for index in range(40)]
+            with ScriptedLearner(tmp_path, groups=groups, engine_urls=[engine.url]) as learner:
+                async with parts_of(address, renderer, learner.address, tmp_path, num_actors=8) as parts:
+                    await _run(parts)
+                    assert (len(parts.spool), parts.pool.num_remembered) == (0, 0)
+        assert len(learner.trajectories) == 80
+        assert not list((tmp_path / "spool").glob("*.submission"))
+
+    asyncio.run(main())
+
+
 def test_returns_of_a_thousand_episodes_equal_the_servers(
-    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     async def main() -> None:
         right = echo_script(tokenizer_path)
@@ -169,7 +185,7 @@ def right_closing(tokenizer_path: Path) -> list[int]:
 
 
 def test_an_engine_that_loses_replies_costs_no_group(
-    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     async def main() -> None:
         draw = random.Random(1)
@@ -189,7 +205,7 @@ def test_an_engine_that_loses_replies_costs_no_group(
 
 @pytest.mark.parametrize("fault", ["fail_at_turn", "crash_at_turn"])
 def test_members_that_break_every_time_fail_their_group_with_a_reason_and_never_a_zero(
-    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path, fault: str
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path, fault: str
 ) -> None:
     async def main() -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine:
@@ -205,7 +221,7 @@ def test_members_that_break_every_time_fail_their_group_with_a_reason_and_never_
 
 
 def test_an_engine_that_refuses_fails_the_group_at_once(
-    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     async def main() -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine:
@@ -223,7 +239,7 @@ def test_an_engine_that_refuses_fails_the_group_at_once(
 
 
 def test_a_member_that_breaks_once_is_played_again_in_a_fresh_episode(
-    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     async def main() -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine:
@@ -245,7 +261,7 @@ def test_a_member_that_breaks_once_is_played_again_in_a_fresh_episode(
 
 
 def test_a_wall_budget_never_makes_a_member(
-    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     async def main() -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine:
@@ -263,7 +279,7 @@ def test_a_wall_budget_never_makes_a_member(
 
 
 def test_a_group_ends_at_its_wall_budget(
-    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     async def main() -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine:
@@ -279,7 +295,7 @@ def test_a_group_ends_at_its_wall_budget(
 
 
 def test_a_group_whose_episodes_begin_differently_is_refused(
-    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     async def main() -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine:
@@ -295,7 +311,7 @@ def test_a_group_whose_episodes_begin_differently_is_refused(
 
 
 def test_a_task_that_does_not_exist_fails_its_group_at_once(
-    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     async def main() -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine:
@@ -315,7 +331,7 @@ def test_a_task_that_does_not_exist_fails_its_group_at_once(
 
 
 def test_trajectories_without_an_ack_are_sent_again_until_it_comes(
-    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     async def main() -> None:
         seen: Counter[int] = Counter()
@@ -338,7 +354,7 @@ def test_trajectories_without_an_ack_are_sent_again_until_it_comes(
 
 
 def test_finished_trajectories_survive_the_pool_and_are_not_played_again(
-    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     async def main() -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine:
@@ -370,7 +386,7 @@ def test_finished_trajectories_survive_the_pool_and_are_not_played_again(
 
 
 def test_a_superseded_trajectory_stops_its_group_and_its_episodes(
-    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     async def main() -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine:
@@ -398,7 +414,7 @@ def test_a_superseded_trajectory_stops_its_group_and_its_episodes(
 
 
 def test_a_newer_attempt_replaces_the_older_one(
-    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     async def main() -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine:
@@ -422,7 +438,7 @@ def test_a_newer_attempt_replaces_the_older_one(
 
 
 def test_a_retry_outside_the_version_window_fails_the_group(
-    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     async def main() -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine:
@@ -442,7 +458,7 @@ def test_a_retry_outside_the_version_window_fails_the_group(
 
 
 def test_a_member_waits_for_the_lowest_version_of_its_window(
-    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     async def main() -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine:
@@ -466,7 +482,7 @@ def test_a_member_waits_for_the_lowest_version_of_its_window(
 
 
 def test_too_many_trajectories_without_an_ack_stop_the_playing_with_a_reason(
-    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     async def main() -> None:
         is_open = threading.Event()
@@ -489,7 +505,7 @@ def test_too_many_trajectories_without_an_ack_stop_the_playing_with_a_reason(
 
 
 def test_a_spool_that_cannot_be_written_ends_the_pool_with_its_path(
-    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     async def main() -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine:
@@ -506,7 +522,7 @@ def test_a_spool_that_cannot_be_written_ends_the_pool_with_its_path(
 
 
 def test_a_learner_that_never_answers_is_named_with_its_command(
-    address: str, renderer: TagRenderer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    address: str, renderer: FormatRenderer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
         learner_address = f"ipc://{tmp_path}/nobody.sock"
@@ -524,7 +540,7 @@ def test_a_learner_that_never_answers_is_named_with_its_command(
 
 
 def test_a_restarted_learner_is_greeted_again_and_gets_everything_that_was_not_acked(
-    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     async def main() -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine:
@@ -543,7 +559,7 @@ def test_a_restarted_learner_is_greeted_again_and_gets_everything_that_was_not_a
 
 
 def test_many_welcomes_at_once_bring_every_trajectory_once(
-    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     """An outage leaves a Hello every two seconds in the queue, and the learner answers them all."""
 
@@ -575,7 +591,7 @@ def test_many_welcomes_at_once_bring_every_trajectory_once(
 
 
 def test_a_new_run_begins_without_the_engines_and_versions_of_the_old_one(
-    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     async def main() -> None:
         async with (
@@ -600,7 +616,7 @@ def test_a_new_run_begins_without_the_engines_and_versions_of_the_old_one(
 
 
 def test_a_learner_with_another_tokenizer_is_refused(
-    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     async def main() -> None:
         with ScriptedLearner(tmp_path, groups=[], engine_urls=[], tokenizer_hash="other") as learner:
@@ -612,7 +628,7 @@ def test_a_learner_with_another_tokenizer_is_refused(
 
 
 def test_a_refusal_by_the_learner_ends_the_pool_with_its_words(
-    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     async def main() -> None:
         with ScriptedLearner(tmp_path, groups=[], engine_urls=[], ends_by_itself=False) as learner:
@@ -625,7 +641,7 @@ def test_a_refusal_by_the_learner_ends_the_pool_with_its_words(
 
 
 def test_weight_updates_lose_no_episode_and_leave_no_hole(
-    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     """Every third turn meets an update: it is frozen and goes on, or is aborted and resumed."""
 
@@ -671,7 +687,7 @@ def test_weight_updates_lose_no_episode_and_leave_no_hole(
 
 
 def test_episodes_of_a_killed_env_server_are_played_again(
-    renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+    renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     async def main(server: ServerProcess) -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine:
@@ -700,7 +716,7 @@ def test_episodes_of_a_killed_env_server_are_played_again(
 
 
 def test_a_stopped_pool_ends_its_episodes_and_says_goodbye(
-    address: str, renderer: TagRenderer, tokenizer_path: Path, tmp_path: Path
+    address: str, renderer: FormatRenderer, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     async def main() -> None:
         async with serving_engine(echo_script(tokenizer_path)) as engine:

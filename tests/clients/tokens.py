@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from clients.renderer import TAGS
+from longturn.tag_format import TAGS
 
 EXTRA_SPECIAL = "<|end|>"
 

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import typer
 
-from clients.config import ActConfig, EvalConfig
+from clients.config import ActConfig, EvalConfig, ProxyConfig
 from env_server.config import EnvServerConfig
 from learner.config import LearnConfig
 from learner.imitation.config import ImitateConfig
@@ -42,6 +42,7 @@ TABLES: dict[str, type[Config]] = {
     "env_server": EnvServerConfig,
     "engine": EngineConfig,
     "act": ActConfig,
+    "proxy": ProxyConfig,
     "eval": EvalConfig,
     "learner": LearnConfig,
 }

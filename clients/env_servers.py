@@ -51,6 +51,8 @@ class _Server:
         self._num_others = 0
         """Of these, those of other clients."""
         self._num_silent = 0
+        self._refused_for = ""
+        """Why it did not tell its load when it was last asked."""
 
     @property
     def share(self) -> float:
@@ -68,6 +70,13 @@ class _Server:
             if self._num_silent == MAX_SILENT_LOOKS:
                 self._lose(client, str(error))
             return
+        except LongturnError as error:  # it answers, but not this question: a start will tell whether it is of use
+            if error.reason != self._refused_for:
+                fields = {"address": self.address, "reason": error.reason, "cause": str(error)}
+                logger.warning("env server does not tell its load", extra=fields)
+            self._refused_for = error.reason
+            return
+        self._refused_for = ""
         was_lost, self._num_silent, self.num_live = self.is_lost.is_set(), 0, load.num_live
         self._num_others = max(0, load.num_live - client.num_live)
         if was_lost:

@@ -183,6 +183,7 @@ class EnvServers:
 
     async def attach(self, episode_id: str, episode_token: str) -> RemoteEpisode:
         """Take an episode over, whichever of the servers has it."""
+        await self._until_up(self._config.outage_budget_s)
         error: EpisodeLostError | None = None
         for server in [server for server in self._servers if server.client is not None and server.is_up]:
             assert server.client is not None
@@ -190,7 +191,7 @@ class EnvServers:
                 return await server.client.attach(episode_id, episode_token)
             except EpisodeLostError as lost:
                 error = lost
-        raise error or self._unreachable(self._config.connect_budget_s)
+        raise error or self._unreachable(self._config.outage_budget_s)
 
     async def _try_each(
         self, task: Task, seed: int, max_turns: int, *, with_progress: bool, with_oracle: bool
@@ -204,7 +205,7 @@ class EnvServers:
                 return refusal
             if server is None or server.client is None:
                 tried.clear()
-                await self._until_up(self._config.connect_budget_s)
+                await self._until_up(self._config.outage_budget_s)
                 continue
             tried.add(server.address)
             start = server.client.start(
@@ -233,7 +234,7 @@ class EnvServers:
         return min(open_, key=lambda server: server.share, default=None)
 
     async def _any(self) -> EnvClient:
-        await self._until_up(self._config.connect_budget_s)
+        await self._until_up(self._config.outage_budget_s)
         server = self._choose(set())
         if server is None or server.client is None:  # it went down this very moment
             raise self._unreachable(0.0)

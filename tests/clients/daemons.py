@@ -49,6 +49,10 @@ class ServerProcess:
         assert self._process.poll() is None, f"the env server did not start: {log.read_text()}"
         return str(json.loads(self._ready.read_text())["address"])
 
+    def signal(self, number: int) -> None:
+        """Send a signal to the server, and none to its workers."""
+        self._process.send_signal(number)
+
     def kill(self) -> None:
         """SIGKILL."""
         self._process.kill()

@@ -60,7 +60,7 @@ def test_a_lost_server_is_said_and_starts_go_elsewhere(tmp_path: Path, caplog: p
     caplog.set_level(logging.INFO)
 
     async def main() -> None:
-        async with open_environments(_config(one.address, other.address, connect_budget_s=4.0)) as envs:
+        async with open_environments(_config(one.address, other.address, outage_budget_s=4.0)) as envs:
             assert isinstance(envs, EnvServers)
             episodes = [await envs.start(TASK, seed=seed) for seed in range(4)]
             assert envs.num_live_by_address == {one.address: 2, other.address: 2}

@@ -31,7 +31,7 @@ _PAGE_SIZE = 1000
 
 
 class Lookup:
-    """Asks until somebody answers, within `connect_budget_s` at first and `outage_budget_s` later: repeats are harmless."""
+    """Asks until somebody answers, within `connect_budget_s`, later `outage_budget_s`: repeats are harmless."""
 
     def __init__(
         self,

@@ -27,6 +27,7 @@ from pathlib import Path
 import grpc
 
 from longturn.codec import knob_to_proto
+from longturn.status import get_status
 from longturn.v1 import environment_pb2, environment_pb2_grpc, status_pb2, status_pb2_grpc
 
 NUM_STREAMS = 2
@@ -35,7 +36,8 @@ LEASE_S = 20.0
 SHARE_ABANDONED = 0.02
 SHARE_FORKED = 0.02
 SHARE_REPEATED = 0.05
-PATIENCE_S = 300.0
+PATIENCE_S = 600.0
+"""A call that waits longer ends the soak; a busy machine replays slowly."""
 MAX_GROWTH_BYTES = 16 * 2**20
 RUNNING = environment_pb2.EPISODE_STATUS_RUNNING
 FAILED = environment_pb2.EPISODE_STATUS_FAILED
@@ -63,7 +65,10 @@ class Wire:
             self._outbox.append(message)
             self._wake.set()
             self._counts["requests"] += 1
-            reply = await asyncio.wait_for(future, PATIENCE_S)
+            try:
+                reply = await asyncio.wait_for(future, PATIENCE_S)
+            except TimeoutError:
+                raise SystemExit(f"no reply within {PATIENCE_S:g} s to {message}") from None
             if not reply.HasField("error") or not reply.error.HasField("retry_after"):
                 return reply
             self._counts[f"told to come back: {reply.error.reason}"] += 1
@@ -175,7 +180,12 @@ def serving(folder: Path):
             if process.poll() is not None:
                 raise SystemExit((folder / "server.log").read_text())
             time.sleep(0.05)
-        yield json.loads(ready.read_text())["address"], process.pid
+        address = json.loads(ready.read_text())["address"]
+        try:
+            yield address, process.pid
+        except SystemExit:
+            print(get_status(address, timeout_s=60.0), (folder / "server.log").read_text()[-20_000:], file=sys.stderr)
+            raise
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait()

@@ -397,7 +397,7 @@ def test_a_server_that_stalls_longer_than_any_single_answer_may_take_ends_nothin
     num_silences = 36 if is_long else 3
 
     async def main(server: ServerProcess) -> None:
-        settings = {} if is_long else brief
+        settings = {"outage_budget_s": 300.0} if is_long else brief
         async with EnvClient(_config(server.address, ping_interval_s=ping_interval_s, **settings)) as envs:
             stepped, ended, idle = [await envs.start(ECHO, seed=seed) for seed in range(3)]
             server.signal(signal.SIGSTOP)

@@ -115,7 +115,7 @@ def idle(
     with served("echo", "hibernate_idle_s=0.0") as server:
 
         async def main() -> list[str]:
-            async with EnvClient(EnvClientConfig(address=server.address)) as envs:
+            async with EnvClient(EnvClientConfig(address=server.address, connect_budget_s=600.0)) as envs:
                 await spread(64, lambda index: _played(envs, _echo(index), turns))
                 own, tree, threads = server.own_bytes, server.tree_bytes, server.num_threads
                 held = await spread(episodes, lambda index: _played(envs, _echo(index), turns))
@@ -186,7 +186,9 @@ def asleep(
             return result.state_hash
 
         async def main() -> None:
-            patient = EnvClientConfig(address=server.address, step_timeout_s=3600.0, start_timeout_s=3600.0)
+            patient = EnvClientConfig(
+                address=server.address, connect_budget_s=600.0, step_timeout_s=3600.0, start_timeout_s=3600.0
+            )
             async with EnvClient(patient) as envs:
                 watcher = asyncio.create_task(watch())
                 right = await spread(games, lambda index: expected(envs, index))
@@ -245,7 +247,7 @@ def endure(
                     counts[f"failed calls: {error.reason}"] += 1
 
         async def main() -> None:
-            async with EnvClient(EnvClientConfig(address=server.address)) as envs:
+            async with EnvClient(EnvClientConfig(address=server.address, connect_budget_s=600.0)) as envs:
                 end_s = time.monotonic() + seconds
                 await asyncio.gather(*(play(envs, index, end_s) for index in range(sessions)))
                 counts["reconnects"] = envs.num_reconnects

@@ -10,6 +10,7 @@ import signal
 import socket
 from pathlib import Path
 
+import grpc
 import pytest
 
 from clients.config import EnvClientConfig
@@ -19,6 +20,7 @@ from longturn.errors import CallRefusedError, ConfigError, EpisodeLostError, Epi
 from longturn.metrics import Metrics
 from longturn.records import EndCause, EpisodeStatus, Failure, StepResult, Task
 from longturn.status import StatusBoard, get_status
+from longturn.v1 import environment_pb2, environment_pb2_grpc
 from tests.clients.daemons import ServerProcess, server_process
 from tests.clients.proxy import CuttingProxy
 from tests.support.waiting import until, wait_until
@@ -197,6 +199,27 @@ def test_an_episode_moves_to_whoever_attaches_last(address: str) -> None:
             with pytest.raises(EpisodeMovedError):
                 await episode.step("two")
             assert (await taken.step("two")).turn_index == 2
+
+    asyncio.run(main())
+
+
+def test_a_server_of_another_protocol_is_refused_with_both_versions() -> None:
+    class NewerService(environment_pb2_grpc.EnvironmentServiceServicer):
+        async def GetServerInfo(self, request, context):  # noqa: N802
+            return environment_pb2.GetServerInfoResponse(server_id="s", protocol_version="2")
+
+    async def main() -> None:
+        server = grpc.aio.server()
+        environment_pb2_grpc.add_EnvironmentServiceServicer_to_server(NewerService(), server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        try:
+            with pytest.raises(ConfigError, match=r"protocol '2', this client '1'; install the same") as caught:
+                async with EnvClient(_config(f"127.0.0.1:{port}")):
+                    pass
+            assert caught.value.reason == "PROTOCOL_MISMATCH"
+        finally:
+            await server.stop(None)
 
     asyncio.run(main())
 

@@ -287,6 +287,21 @@ def test_rewards_of_every_numeric_kind_are_numbers() -> None:
     asyncio.run(main())
 
 
+def test_an_episode_cut_at_its_turn_limit_keeps_its_partial_score_and_is_no_success() -> None:
+    async def main() -> None:
+        async with loopback() as client:
+            player = await client.start(knobs={"horizon": 10}, max_turns=3, with_oracle=True)
+            result = player.first
+            while result.status == environment_pb2.EPISODE_STATUS_RUNNING:
+                result = await player.step(result.oracle_action)
+            assert result.status == environment_pb2.EPISODE_STATUS_TRUNCATED
+            assert result.end_cause == environment_pb2.END_CAUSE_TURN_LIMIT
+            assert (result.score, result.success) == (pytest.approx(0.3), False)
+            assert result.episode_return == pytest.approx(0.3)
+
+    asyncio.run(main())
+
+
 def test_invalid_actions_count_towards_the_turn_limit() -> None:
     async def main() -> None:
         async with loopback(f"{ODD}:InvalidActionEnvironment") as client:

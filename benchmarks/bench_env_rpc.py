@@ -107,6 +107,35 @@ def direct(make: Callable[[], Environment], task_ids: list[str]) -> Callable[[in
     return load
 
 
+def direct_on_every_core(task_ids: list[str]) -> Callable[[int, float], Report]:
+    """TextWorld by method calls, in a process per core that are all busy at once, as a server's workers are."""
+    num_cores = len(os.sched_getaffinity(0))
+    code = (
+        "import json, sys; from bench_env_rpc import direct;"
+        " from env_server.environments.textworld import TextWorldEnvironment as kind; kind.warm_up();"
+        " print('ready', flush=True); sys.stdin.readline();"
+        " print(json.dumps(direct(kind, sys.argv[3:])(int(sys.argv[1]), float(sys.argv[2]))))"
+    )
+
+    def load(num_sessions: int, seconds: float) -> Report:
+        arguments = [sys.executable, "-c", code, str(num_sessions // num_cores), str(seconds), *task_ids]
+        processes = [
+            subprocess.Popen(arguments, cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for _ in range(num_cores)
+        ]
+        for process in processes:
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        reports: list[Report] = [json.loads(process.communicate()[0]) for process in processes]
+        summed = {"steps", "failed", "server_cpu_s"}
+        return {key: sum(report[key] for report in reports) / (1 if key in summed else num_cores) for key in reports[0]}
+
+    return load
+
+
 def ours(stack: ExitStack, environment: str) -> tuple[str, int]:
     """Start our server; returns address and process id."""
     port = free_port()
@@ -159,7 +188,7 @@ def blocking_contenders(stack: ExitStack, openenv_python: str) -> list[Contender
 
 
 def textworld_contenders(stack: ExitStack) -> list[Contender]:
-    """Real games: one core by direct calls, and our server with its workers."""
+    """Real games: direct calls on every core, and our server with its workers."""
     from env_server.environments.textworld import TextWorldEnvironment
 
     filters = {"family": "coin_collector", "level": "30"}
@@ -172,7 +201,7 @@ def textworld_contenders(stack: ExitStack) -> list[Contender]:
     feed = " ".join(task_ids * 64)
     return [
         Contender("ours, client", remote([*load, str(pid), "textworld"], feed=feed)),
-        Contender("direct call", direct(TextWorldEnvironment, task_ids)),
+        Contender("direct call", direct_on_every_core(task_ids)),
     ]
 
 

@@ -124,7 +124,8 @@ def direct_on_every_core(task_ids: list[str]) -> Callable[[int, float], Report]:
             for _ in range(num_cores)
         ]
         for process in processes:
-            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
         for process in processes:
             assert process.stdin is not None
             process.stdin.write("go\n")
@@ -253,6 +254,7 @@ def main(
     echo: Annotated[bool, typer.Option(help="Measure echo.")] = True,
     blocking: Annotated[bool, typer.Option(help="Measure steps that block; needs --openenv-python.")] = False,
     textworld: Annotated[bool, typer.Option(help="Measure real games too.")] = False,
+    brief: Annotated[bool, typer.Option(help="Only our client and OpenEnv.")] = False,
     output: Annotated[Path | None, typer.Option(help="Markdown file to write.")] = None,
 ) -> None:
     """Measure and print markdown."""
@@ -264,6 +266,8 @@ def main(
     base = "OpenEnv, sync" if openenv_python else "bare gRPC, unary"
     with ExitStack() as stack:
         contenders = echo_contenders(stack, openenv_python) if echo else []
+        if brief:
+            contenders = [one for one in contenders if one.name == "ours, client" or one.name.startswith("OpenEnv")]
         for number in (sessions or [1, 64, 512]) if echo else []:
             parts.append(table(f"Echo, {number} sessions", measure(contenders, number, rounds, seconds), base))
     if blocking and openenv_python:

@@ -107,6 +107,36 @@ def direct(make: Callable[[], Environment], task_ids: list[str]) -> Callable[[in
     return load
 
 
+def direct_on_every_core(task_ids: list[str]) -> Callable[[int, float], Report]:
+    """TextWorld by method calls, in a process per core that are all busy at once, as a server's workers are."""
+    num_cores = len(os.sched_getaffinity(0))
+    code = (
+        "import json, sys; from bench_env_rpc import direct;"
+        " from env_server.environments.textworld import TextWorldEnvironment as kind; kind.warm_up();"
+        " print('ready', flush=True); sys.stdin.readline();"
+        " print(json.dumps(direct(kind, sys.argv[3:])(int(sys.argv[1]), float(sys.argv[2]))))"
+    )
+
+    def load(num_sessions: int, seconds: float) -> Report:
+        arguments = [sys.executable, "-c", code, str(num_sessions // num_cores), str(seconds), *task_ids]
+        processes = [
+            subprocess.Popen(arguments, cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for _ in range(num_cores)
+        ]
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        reports: list[Report] = [json.loads(process.communicate()[0]) for process in processes]
+        summed = {"steps", "failed", "server_cpu_s"}
+        return {key: sum(report[key] for report in reports) / (1 if key in summed else num_cores) for key in reports[0]}
+
+    return load
+
+
 def ours(stack: ExitStack, environment: str) -> tuple[str, int]:
     """Start our server; returns address and process id."""
     port = free_port()
@@ -132,23 +162,34 @@ def echo_contenders(stack: ExitStack, openenv_python: str | None) -> list[Conten
         Contender(f"ours, {road}", remote([*load, road, address, str(pid), "echo"]))
         for road in ("client", "stream", "unary")
     ]
+    if openenv_python:
+        contenders += [openenv(stack, openenv_python, mode) for mode in ("sync", "async")]
     bare_port = free_port()
     bare = [sys.executable, str(HERE / "env_bare.py"), str(bare_port)]
     bare_pid = stack.enter_context(running(bare, lambda: is_open(bare_port)))
     bare_address = f"127.0.0.1:{bare_port}"
     contenders.append(Contender("bare gRPC, stream", remote([*load, "stream", bare_address, str(bare_pid), "bare"])))
     contenders.append(Contender("bare gRPC, unary", remote([*load, "unary", bare_address, str(bare_pid), "bare"])))
-    for mode in ("sync", "async") if openenv_python else ():
-        peer, port = [str(openenv_python), str(HERE / "env_openenv.py")], free_port()
-        serve = [*peer, "serve", str(port), mode]
-        peer_pid = stack.enter_context(running(serve, lambda port=port: is_open(port)))
-        contenders.append(Contender(f"OpenEnv, {mode}", remote([*peer, "load", f"127.0.0.1:{port}", str(peer_pid)])))
     contenders.append(Contender("direct call", direct(EchoEnvironment, ["echo/train/000000"])))
     return contenders
 
 
+def openenv(stack: ExitStack, python: str, mode: str) -> Contender:
+    """OpenEnv's own server and client."""
+    peer, port = [python, str(HERE / "env_openenv.py")], free_port()
+    pid = stack.enter_context(running([*peer, "serve", str(port), mode], lambda: is_open(port)))
+    return Contender(f"OpenEnv, {mode}", remote([*peer, "load", f"127.0.0.1:{port}", str(pid)]))
+
+
+def blocking_contenders(stack: ExitStack, openenv_python: str) -> list[Contender]:
+    """Steps that block for 2 ms, in an environment that says it is thread-safe."""
+    address, pid = ours(stack, "echo")
+    load = [sys.executable, str(HERE / "env_load.py"), "client", address, str(pid), "sleep"]
+    return [Contender("ours, client", remote(load)), openenv(stack, openenv_python, "sleep")]
+
+
 def textworld_contenders(stack: ExitStack) -> list[Contender]:
-    """Real games: one core by direct calls, and our server with its workers."""
+    """Real games: direct calls on every core, and our server with its workers."""
     from env_server.environments.textworld import TextWorldEnvironment
 
     filters = {"family": "coin_collector", "level": "30"}
@@ -161,7 +202,7 @@ def textworld_contenders(stack: ExitStack) -> list[Contender]:
     feed = " ".join(task_ids * 64)
     return [
         Contender("ours, client", remote([*load, str(pid), "textworld"], feed=feed)),
-        Contender("direct call", direct(TextWorldEnvironment, task_ids)),
+        Contender("direct call", direct_on_every_core(task_ids)),
     ]
 
 
@@ -179,20 +220,30 @@ def table(title: str, reports: dict[str, list[Report]], base: str) -> str:
     lines = [
         f"### {title}",
         "",
-        f"| row | steps/s | ratio to {base} (lowest-highest) | P50 ms | P99 ms | server s/1000 | start ms | failed |",
-        "|---|---|---|---|---|---|---|---|",
+        f"| row | steps/s | ratio to {base} (lowest-highest) | P50 ms | P99 ms | server s/1000 | ratio | start ms"
+        " | ratio | failed |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     rates = {name: [report["steps"] / report["seconds"] for report in rows] for name, rows in reports.items()}
     for name, rows in reports.items():
         ratios = [rate / other for rate, other in zip(rates[name], rates[base], strict=True)]
+        cpu_ratio = statistics.median(map(_cpu_ratio, rows, reports[base]))
+        start_ratio = statistics.median(
+            row["start_ms"] / other["start_ms"] for row, other in zip(rows, reports[base], strict=True)
+        )
         middle = {key: statistics.median(report[key] for report in rows) for key in ("p50_ms", "p99_ms", "start_ms")}
         server = statistics.median(report["server_cpu_s"] / report["steps"] * 1000 for report in rows)
         lines.append(
             f"| {name} | {statistics.median(rates[name]):,.0f} | {statistics.median(ratios):.2f}"
             f" ({min(ratios):.2f}-{max(ratios):.2f}) | {middle['p50_ms']:.3f} | {middle['p99_ms']:.2f}"
-            f" | {server:.4f} | {middle['start_ms']:.2f} | {sum(report['failed'] for report in rows):.0f} |"
+            f" | {server:.4f} | {cpu_ratio:.3f} | {middle['start_ms']:.2f} | {start_ratio:.3f}"
+            f" | {sum(report['failed'] for report in rows):.0f} |"
         )
     return "\n".join([*lines, ""])
+
+
+def _cpu_ratio(row: Report, other: Report) -> float:
+    return row["server_cpu_s"] / row["steps"] / (other["server_cpu_s"] / other["steps"])
 
 
 def main(
@@ -200,7 +251,10 @@ def main(
     seconds: Annotated[float, typer.Option(help="Length of one measurement.")] = 1.0,
     sessions: Annotated[list[int] | None, typer.Option(help="Session counts; repeatable.")] = None,
     openenv_python: Annotated[str | None, typer.Option(help="A Python with openenv 0.10 installed.")] = None,
+    echo: Annotated[bool, typer.Option(help="Measure echo.")] = True,
+    blocking: Annotated[bool, typer.Option(help="Measure steps that block; needs --openenv-python.")] = False,
     textworld: Annotated[bool, typer.Option(help="Measure real games too.")] = False,
+    brief: Annotated[bool, typer.Option(help="Only our client and OpenEnv.")] = False,
     output: Annotated[Path | None, typer.Option(help="Markdown file to write.")] = None,
 ) -> None:
     """Measure and print markdown."""
@@ -211,9 +265,17 @@ def main(
     ]
     base = "OpenEnv, sync" if openenv_python else "bare gRPC, unary"
     with ExitStack() as stack:
-        contenders = echo_contenders(stack, openenv_python)
-        for number in sessions or [1, 64, 512]:
+        contenders = echo_contenders(stack, openenv_python) if echo else []
+        if brief:
+            contenders = [one for one in contenders if one.name == "ours, client" or one.name.startswith("OpenEnv")]
+        for number in (sessions or [1, 64, 512]) if echo else []:
             parts.append(table(f"Echo, {number} sessions", measure(contenders, number, rounds, seconds), base))
+    if blocking and openenv_python:
+        with ExitStack() as stack:
+            contenders = blocking_contenders(stack, openenv_python)
+            for number in sessions or [64, 512]:
+                reports = measure(contenders, number, rounds, seconds)
+                parts.append(table(f"A step that blocks for 2 ms, {number} sessions", reports, "OpenEnv, sleep"))
     if textworld:
         with ExitStack() as stack:
             reports = measure(textworld_contenders(stack), 64, rounds, 4 * seconds)

@@ -1,7 +1,8 @@
 """Load for bench_env_rpc: sessions that step as fast as they are answered, in a process of their own.
 
 Run: python benchmarks/env_load.py ROAD ADDRESS SERVER_PID TASKS SESSIONS SECONDS, where ROAD is client (EnvClient),
-stream (the raw Play stream) or unary, and TASKS is echo, bare, or textworld (task ids on stdin). Prints JSON.
+stream (the raw Play stream) or unary, and TASKS is echo, sleep (steps block for 2 ms), bare, or textworld (task ids on
+stdin). Prints JSON.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from env_tally import Tally
 from clients.config import EnvClientConfig
 from clients.environment import EnvClient
 from longturn.codec import task_to_proto
-from longturn.records import Task
+from longturn.records import KnobValue, Task
 from longturn.v1 import environment_pb2, environment_pb2_grpc
 
 ENDLESS = 1_000_000
@@ -26,7 +27,9 @@ def make_tasks(kind: str, number: int) -> list[Task]:
     """Tasks of the sessions."""
     if kind == "textworld":
         return [Task(environment="textworld", task_id=task_id) for task_id in sys.stdin.read().split()][:number]
-    knobs = {"horizon": ENDLESS}
+    knobs: dict[str, KnobValue] = {"horizon": ENDLESS}
+    if kind == "sleep":
+        knobs["step_sleep_ms"] = 2.0
     return [Task(environment="echo", task_id=f"echo/train/{index:06d}", knobs=knobs) for index in range(number)]
 
 

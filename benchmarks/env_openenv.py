@@ -1,6 +1,7 @@
 """OpenEnv's own server and client as a peer for bench_env_rpc, on a Python that has `openenv` installed.
 
-Run: PYTHON benchmarks/env_openenv.py serve PORT [async] | load ADDRESS SERVER_PID SESSIONS SECONDS
+Run: PYTHON benchmarks/env_openenv.py serve PORT MODE | load ADDRESS SERVER_PID SESSIONS SECONDS
+MODE is sync, async, or sleep: a synchronous step that blocks for 2 ms.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from env_tally import Tally
 FILLER = "x" * 400
 
 
-def serve(port: int, *, is_async: bool) -> None:
+def serve(port: int, mode: str) -> None:
     """An echo environment with a 400-byte observation behind OpenEnv's server."""
     import uvicorn
     from openenv.core.env_server import Action, Environment, Observation, State, create_fastapi_app
@@ -41,6 +42,11 @@ def serve(port: int, *, is_async: bool) -> None:
         def state(self):
             return self._state
 
+    class SleepingEchoEnvironment(EchoEnvironment):
+        def step(self, action, timeout_s=None, **kwargs):
+            time.sleep(0.002)
+            return super().step(action)
+
     class AsyncEchoEnvironment(EchoEnvironment):
         async def reset_async(self, seed=None, episode_id=None, **kwargs):
             return self.reset()
@@ -48,7 +54,7 @@ def serve(port: int, *, is_async: bool) -> None:
         async def step_async(self, action, timeout_s=None, **kwargs):
             return self.step(action)
 
-    kind = AsyncEchoEnvironment if is_async else EchoEnvironment
+    kind = {"sync": EchoEnvironment, "async": AsyncEchoEnvironment, "sleep": SleepingEchoEnvironment}[mode]
     app = create_fastapi_app(kind, EchoAction, EchoObservation, max_concurrent_envs=4096)
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="error")
 
@@ -82,6 +88,6 @@ async def load(address: str, server_pid: int, num_sessions: int, seconds: float)
 
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
-        serve(int(sys.argv[2]), is_async=sys.argv[3:] == ["async"])
+        serve(int(sys.argv[2]), sys.argv[3])
     else:
         print(asyncio.run(load(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]))))

@@ -58,13 +58,16 @@ class EnvClientConfig(Config):
     client_id: str = Field(default="", max_length=128)
     """Name in the server's limits and logs; empty: made from host and process id."""
     connect_budget_s: float = Field(default=60.0, gt=0)
-    """How long an absent server is waited for, at the start and after every break."""
+    """How long an absent server is waited for at the start."""
+    outage_budget_s: float = Field(default=300.0, gt=0)
+    """How long a server that has answered before is waited for when it stalls or goes away."""
     attempt_timeout_s: float = Field(default=2.5, gt=0)
     """How long one attempt to reach the server may take."""
     start_timeout_s: float = Field(default=900.0, gt=0)
     """How long the first observation may take; games may have to be generated."""
     step_timeout_s: float = Field(default=300.0, gt=0)
-    """How long a step may take; longer than the server's own step_timeout_s, which ends the episode properly."""
+    """How long a step, or an end that waits for one, may take; longer than the server's own step_timeout_s, which ends
+    the episode properly."""
     call_timeout_s: float = Field(default=30.0, gt=0)
     """How long any other call may take."""
     refused_budget_s: float = Field(default=300.0, ge=0)
@@ -191,7 +194,7 @@ class ActConfig(Config):
     """Episodes played at once."""
     run_dir: Path = Path("runs/act")
     """Where unacknowledged trajectories (spool/) and metrics (metrics/) are kept."""
-    env_server: EnvClientConfig = EnvClientConfig(connect_budget_s=600.0)
+    env_server: EnvClientConfig = EnvClientConfig(connect_budget_s=600.0, outage_budget_s=600.0)
     """The env server to play on."""
     engine: SglangConfig = SglangConfig()
     """How engines are asked; which ones, the learner says."""

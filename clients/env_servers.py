@@ -51,6 +51,8 @@ class _Server:
         self._num_others = 0
         """Of these, those of other clients."""
         self._num_silent = 0
+        self._refused_for = ""
+        """Why it did not tell its load when it was last asked."""
 
     @property
     def share(self) -> float:
@@ -68,6 +70,13 @@ class _Server:
             if self._num_silent == MAX_SILENT_LOOKS:
                 self._lose(client, str(error))
             return
+        except LongturnError as error:  # it answers, but not this question: a start will tell whether it is of use
+            if error.reason != self._refused_for:
+                fields = {"address": self.address, "reason": error.reason, "cause": str(error)}
+                logger.warning("env server does not tell its load", extra=fields)
+            self._refused_for = error.reason
+            return
+        self._refused_for = ""
         was_lost, self._num_silent, self.num_live = self.is_lost.is_set(), 0, load.num_live
         self._num_others = max(0, load.num_live - client.num_live)
         if was_lost:
@@ -174,6 +183,7 @@ class EnvServers:
 
     async def attach(self, episode_id: str, episode_token: str) -> RemoteEpisode:
         """Take an episode over, whichever of the servers has it."""
+        await self._until_up(self._config.outage_budget_s)
         error: EpisodeLostError | None = None
         for server in [server for server in self._servers if server.client is not None and server.is_up]:
             assert server.client is not None
@@ -181,7 +191,7 @@ class EnvServers:
                 return await server.client.attach(episode_id, episode_token)
             except EpisodeLostError as lost:
                 error = lost
-        raise error or self._unreachable(self._config.connect_budget_s)
+        raise error or self._unreachable(self._config.outage_budget_s)
 
     async def _try_each(
         self, task: Task, seed: int, max_turns: int, *, with_progress: bool, with_oracle: bool
@@ -195,7 +205,7 @@ class EnvServers:
                 return refusal
             if server is None or server.client is None:
                 tried.clear()
-                await self._until_up(self._config.connect_budget_s)
+                await self._until_up(self._config.outage_budget_s)
                 continue
             tried.add(server.address)
             start = server.client.start(
@@ -224,7 +234,7 @@ class EnvServers:
         return min(open_, key=lambda server: server.share, default=None)
 
     async def _any(self) -> EnvClient:
-        await self._until_up(self._config.connect_budget_s)
+        await self._until_up(self._config.outage_budget_s)
         server = self._choose(set())
         if server is None or server.client is None:  # it went down this very moment
             raise self._unreachable(0.0)

@@ -219,7 +219,8 @@ class EnvClient:
         """See `RemoteEpisode.end`."""
         self._stream.disown(episode.episode_id)
         call = _end_call(episode, cause)
-        reply = await self._ask(call, timeout_s=self._config.call_timeout_s, episode_id=episode.episode_id)
+        # It waits for the step in flight, and so may take as long as one.
+        reply = await self._ask(call, timeout_s=self._config.step_timeout_s, episode_id=episode.episode_id)
         return step_result_from_proto(reply.end.result)
 
     async def fork_episode(self, episode: RemoteEpisode, at_turn: int) -> RemoteEpisode:
@@ -248,7 +249,7 @@ class EnvClient:
     def abandon_episode(self, episode: RemoteEpisode, cause: EndCause) -> None:
         """See `RemoteEpisode.abandon`."""
         self._stream.disown(episode.episode_id)
-        future = self._stream.send(_end_call(episode, cause), timeout_s=self._config.call_timeout_s)
+        future = self._stream.send(_end_call(episode, cause), timeout_s=self._config.step_timeout_s)
         future.add_done_callback(_forget)
 
     async def _start(self, call: environment_pb2.PlayCall, patience_s: float | None) -> environment_pb2.PlayReply:

@@ -26,6 +26,8 @@ from longturn.records import EpisodeStatus, StepResult, Task
 _PRINTABLE = "".join(map(chr, range(32, 127)))
 _MAX_SEED = 2**31
 
+Array = np.ndarray[Any, Any]
+
 
 class TextSpace(gymnasium.Space[str]):
     """Any text. Samples are short printable ASCII."""
@@ -116,7 +118,7 @@ class TextEnv(gymnasium.Env[str, str]):
             episode.end()
 
 
-class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], np.ndarray]):
+class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], Array]):
     """Several episodes at once, their steps in flight together. Each that is over starts anew with its next step,
     whose action is ignored and whose reward is 0 (`AutoresetMode.NEXT_STEP`)."""
 
@@ -149,9 +151,7 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], np.ndarray]):
         self._episodes = self._start(range(self.num_envs), options)
         return self._observed([episode.initial for episode in self._episodes])
 
-    def step(
-        self, actions: Sequence[str]
-    ) -> tuple[tuple[str, ...], np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: Sequence[str]) -> tuple[tuple[str, ...], Array, Array, Array, dict[str, Any]]:
         """One turn of each."""
         if len(actions) != self.num_envs or not self._episodes:
             raise RuntimeError(f"call reset() first, then step() with {self.num_envs} actions; got {len(actions)}")

@@ -31,7 +31,7 @@ _PAGE_SIZE = 1000
 
 
 class Lookup:
-    """Asks until somebody answers, within `connect_budget_s`: repeats of these questions are harmless."""
+    """Asks until somebody answers, within `connect_budget_s`, later `outage_budget_s`: repeats are harmless."""
 
     def __init__(
         self,
@@ -48,11 +48,13 @@ class Lookup:
         self._credentials = credentials
         self._board = board
         self._environments: dict[str, EnvironmentInfo] | None = None
+        self._budget_s = config.connect_budget_s
 
     async def server_info(self) -> ServerInfo:
         """Who answers; raise ConfigError if it speaks another protocol."""
         request = environment_pb2.GetServerInfoRequest(protocol_version=ENVIRONMENT_PROTOCOL_VERSION)
         reply = await self._ask(self._stub.GetServerInfo, request, timeout_s=self._config.attempt_timeout_s)
+        self._budget_s = self._config.outage_budget_s
         info = server_info_from_proto(reply)
         if info.protocol_version != ENVIRONMENT_PROTOCOL_VERSION:
             raise ConfigError(
@@ -118,7 +120,7 @@ class Lookup:
         return await until_answered(
             attempt,
             peer=self._peer,
-            budget_s=self._config.connect_budget_s,
+            budget_s=self._budget_s,
             backoff=Backoff(),
             board=self._board,
         )

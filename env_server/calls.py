@@ -15,6 +15,8 @@ from longturn.records import EndCause
 from longturn.v1 import environment_pb2
 
 MAX_CLIENT_ID = 128
+MAX_NAME = 1024
+"""Most characters of an environment, a task, a knob or a knob's text."""
 CLIENT_CAUSES = {
     cause.value: cause
     for cause in (
@@ -121,6 +123,13 @@ class Calls:
         return environment_pb2.StepResult.FromString(episode.initial)
 
 
+def check_lengths(what: str, *values: object) -> None:
+    """RefusedError(BAD_REQUEST) if a text is longer than any name here."""
+    longest = max((len(value) for value in values if isinstance(value, str)), default=0)
+    if longest > MAX_NAME:
+        raise RefusedError("BAD_REQUEST", f"a name in {what} has {longest} characters, more than {MAX_NAME}")
+
+
 def _start_request(message: environment_pb2.StartEpisodeRequest, caller: Caller) -> StartRequest:
     if len(message.client_id) > MAX_CLIENT_ID or not message.client_id.isprintable():  # it goes into log lines
         raise RefusedError("BAD_REQUEST", f"client_id has more than {MAX_CLIENT_ID} characters, or unprintable ones")
@@ -128,6 +137,7 @@ def _start_request(message: environment_pb2.StartEpisodeRequest, caller: Caller)
         task = task_from_proto(message.task)
     except WireError as error:
         raise RefusedError("BAD_REQUEST", str(error)) from error
+    check_lengths("task", task.environment, task.task_id, *task.knobs, *task.knobs.values())
     return StartRequest(
         request_digest=request_digest(message.request_id),
         task=task,

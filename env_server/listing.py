@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from env_server.calls import check_lengths
 from env_server.catalog import Catalog
 from env_server.environment import EnvironmentSpec, KnobSpec
 from env_server.preparers import Preparers
@@ -39,6 +40,7 @@ class Listing:
 
     async def tasks(self, request: environment_pb2.ListTasksRequest) -> environment_pb2.ListTasksResponse:
         """One page of an environment's tasks."""
+        check_lengths("the question", request.environment, request.split, *request.filters, *request.filters.values())
         spec = self._catalog.spec(request.environment)
         self._catalog.check_split(spec, request.split)
         start = _start_of(request.page_token)

@@ -17,6 +17,8 @@ from grpc_status import rpc_status
 from longturn.v1 import environment_pb2
 
 DOMAIN = "longturn"
+MAX_MESSAGE, MAX_FACT = 2000, 200
+"""Most characters of a refusal's message and of each of its facts: gRPC carries them in headers, which are limited."""
 
 CODE_BY_REASON: dict[str, grpc.StatusCode] = {
     "ACTION_MISMATCH": grpc.StatusCode.FAILED_PRECONDITION,
@@ -60,9 +62,16 @@ class RefusedError(Exception):
         super().__init__(message)
         self.reason = reason
         self.code = CODE_BY_REASON[reason]
-        self.message = message
+        self.message = _shortened(message, MAX_MESSAGE)
         self.retry_after_s = retry_after_s
-        self.metadata = {name: str(value) for name, value in metadata.items() if value is not None}
+        facts = {name: str(value) for name, value in metadata.items() if value is not None}
+        self.metadata = {name: _shortened(value, MAX_FACT) for name, value in facts.items()}
+
+
+def _shortened(text: str, most: int) -> str:
+    """The text; what is too long loses its middle, which a caller may have sent by the megabyte."""
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]} [...] {text[-half:]}"
 
 
 def to_call_error(refusal: RefusedError) -> environment_pb2.CallError:

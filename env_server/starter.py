@@ -32,7 +32,7 @@ from longturn.records import Task
 from longturn.v1 import environment_pb2
 
 SpawnTask = Callable[[Coroutine[object, None, None]], None]
-MIN_REQUEST_ID = 16
+MIN_REQUEST_ID, MAX_REQUEST_ID = 16, 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +109,11 @@ class Starter:
         self._started.pop(episode.request.request_digest, None)
 
     async def _once(self, request_id: str, request: StartRequest, begin: Callable[[], Awaitable[Episode]]) -> Started:
-        if len(request_id) < MIN_REQUEST_ID:
+        if not MIN_REQUEST_ID <= len(request_id) <= MAX_REQUEST_ID:
             raise RefusedError(
                 "BAD_REQUEST",
-                f"request_id must be unguessable and at least {MIN_REQUEST_ID} characters long, such as a UUID",
+                f"request_id has {len(request_id)} characters; it must be unguessable and {MIN_REQUEST_ID} to"
+                f" {MAX_REQUEST_ID} characters long, such as a UUID",
             )
         episode = self._started.get(request.request_digest)
         if episode is None:

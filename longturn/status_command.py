@@ -45,7 +45,17 @@ def status(
                 table.add_row("", "", "", "", key, f"{answer.values[key]:g}")
     console.print(table)
     if not num_answers:
-        raise UnreachableError(f"no daemon of {target} answers; start it again with `longturn train --resume {target}`")
+        raise UnreachableError(_advice(target))
+
+
+def _advice(target: str) -> str:
+    if Path(target).is_dir():
+        return f"no daemon of {target} answers; start it again with `longturn train --resume {target}`"
+    return (
+        f"no daemon answers at {target}. Where each one does: `longturn serve` at env_server.port, `longturn learn` at"
+        " learner.status_port, `longturn act` at act.status_port; an engine, and a server behind TLS or a token, at the"
+        " status_address in the file that --ready-file names. For a run give its folder"
+    )
 
 
 def _waited(wait: status_pb2.Wait) -> str:

@@ -68,6 +68,8 @@ def test_the_generated_code_is_up_to_date(tmp_path: Path) -> None:
             difflib.unified_diff(committed.splitlines(), text.splitlines(), name, "fresh", lineterm="", n=0)
         )
         assert not diff, f"run `make proto`\n{diff}"
+    reference = Path("docs") / "wire-reference.md"
+    assert (ROOT / reference).read_text() == (tmp_path / reference).read_text(), "run `make proto`"
 
 
 def _messages() -> dict[str, Message]:

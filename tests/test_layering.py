@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -39,6 +40,18 @@ def test_the_layering_contracts_hold() -> None:
     source = "from importlinter.cli import lint_imports_command as c; c()"
     result = _python(source)
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("package", [*TORCH_FREE, "local_engine", "learner"])
+def test_no_process_is_forked_where_grpc_may_run(package: str) -> None:
+    """A fork after gRPC has started may hang its child. The sandbox forks in a bare interpreter of its own."""
+    forking = re.compile(
+        r"os\.fork|preexec_fn|get_context\([\"']fork|set_start_method\([\"']fork|multiprocessing\.Process"
+    )
+    exempt = ROOT / "env_server" / "sandbox"
+    paths = [path for path in (ROOT / package).rglob("*.py") if exempt not in path.parents]
+    assert not [path for path in paths if forking.search(path.read_text(encoding="utf-8"))]
+    assert "import grpc" not in (exempt / "launcher.py").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("package", TORCH_FREE)

@@ -130,7 +130,7 @@ async def no_child_is_left(subject: Subject) -> str:
 
 
 async def _leave_alone(subject: Subject, server: CheckedServer, *, name: str, is_killed: bool) -> None:
-    async with EnvClient(EnvClientConfig(address=server.address, connect_budget_s=1.0)) as envs:
+    async with EnvClient(EnvClientConfig(address=server.address, connect_budget_s=1.0, outage_budget_s=1.0)) as envs:
         players = [Neighbour(subject.at(server, envs), index) for index in range(4)]
         for player in players:
             await player.start()

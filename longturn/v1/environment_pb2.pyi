@@ -882,7 +882,7 @@ class StartEpisodeRequest(_message.Message):
     WITH_ORACLE_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Unguessable, chosen by the client; a repeat returns the same episode."""
+    """Unguessable, chosen by the client, 16 to 128 characters; a repeat returns the same episode."""
     seed: _builtins.int
     """Fixes whatever the task leaves to chance."""
     max_turns: _builtins.int
@@ -1493,7 +1493,7 @@ class ForkEpisodeRequest(_message.Message):
     EPISODE_TOKEN_FIELD_NUMBER: _builtins.int
     AT_TURN_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Unguessable, chosen by the client; a repeat returns the same episode."""
+    """Unguessable, chosen by the client, 16 to 128 characters; a repeat returns the same episode."""
     episode_id: _builtins.str
     """Which episode."""
     episode_token: _builtins.str

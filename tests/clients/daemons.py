@@ -45,9 +45,17 @@ class ServerProcess:
         return int(self.address.rpartition(":")[2])
 
     def _wait_ready(self, log: Path) -> str:
-        wait_until(lambda: self._ready.exists() or self._process.poll() is not None)
-        assert self._process.poll() is None, f"the env server did not start: {log.read_text()}"
+        try:
+            wait_until(lambda: self._ready.exists() or self._process.poll() is not None)
+            assert self._process.poll() is None, f"the env server did not start: {log.read_text()}"
+        except AssertionError:
+            self.kill()
+            raise
         return str(json.loads(self._ready.read_text())["address"])
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the server, and none to its workers."""
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         """SIGKILL."""

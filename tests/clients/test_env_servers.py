@@ -60,7 +60,7 @@ def test_a_lost_server_is_said_and_starts_go_elsewhere(tmp_path: Path, caplog: p
     caplog.set_level(logging.INFO)
 
     async def main() -> None:
-        async with open_environments(_config(one.address, other.address, connect_budget_s=4.0)) as envs:
+        async with open_environments(_config(one.address, other.address, outage_budget_s=4.0)) as envs:
             assert isinstance(envs, EnvServers)
             episodes = [await envs.start(TASK, seed=seed) for seed in range(4)]
             assert envs.num_live_by_address == {one.address: 2, other.address: 2}
@@ -146,6 +146,30 @@ def test_a_server_that_cannot_be_used_is_an_error_at_once(address: str, tmp_path
 
     with server_process(tmp_path / "guarded", settings=[f"token_file={str(tokens)!r}"]) as server:
         asyncio.run(main(server.address))
+
+
+def test_a_token_that_is_no_longer_valid_is_said_once_and_a_start_reports_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("a-token-of-a-decent-length\n")
+
+    async def main(addresses: list[str]) -> None:
+        async with open_environments(_config(*addresses, token="a-token-of-a-decent-length")) as envs:
+            assert (await envs.start(TASK)).turn_index == 0
+            tokens.write_text("another-token-of-a-decent-length\n")
+            await until(lambda: caplog.text.count("does not tell its load") == 2)
+            with pytest.raises(LongturnError) as caught:
+                await envs.start(TASK)
+            assert caught.value.reason == "UNAUTHENTICATED"
+        assert caplog.text.count("does not tell its load") == 2
+
+    settings = [f"token_file={str(tokens)!r}"]
+    with (
+        server_process(tmp_path / "a", settings=settings) as one,
+        server_process(tmp_path / "b", settings=settings) as two,
+    ):
+        asyncio.run(main([one.address, two.address]))
 
 
 def test_different_data_at_two_servers_is_refused(address: str) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
+import signal
 import socket
 from pathlib import Path
 
+import grpc
 import pytest
 
 from clients.config import EnvClientConfig
@@ -17,6 +20,7 @@ from longturn.errors import CallRefusedError, ConfigError, EpisodeLostError, Epi
 from longturn.metrics import Metrics
 from longturn.records import EndCause, EpisodeStatus, Failure, StepResult, Task
 from longturn.status import StatusBoard, get_status
+from longturn.v1 import environment_pb2, environment_pb2_grpc
 from tests.clients.daemons import ServerProcess, server_process
 from tests.clients.proxy import CuttingProxy
 from tests.support.waiting import until, wait_until
@@ -25,7 +29,8 @@ ECHO = Task(environment="echo", task_id="echo/train/000003", knobs={"horizon": 6
 
 
 def _config(address: str, **settings: object) -> EnvClientConfig:
-    return EnvClientConfig.model_validate({"address": address, "connect_budget_s": 30.0, **settings})
+    values = {"address": address, "connect_budget_s": 30.0, "outage_budget_s": 30.0, **settings}
+    return EnvClientConfig.model_validate(values)
 
 
 def _faulty(**knobs: int | bool | float) -> Task:
@@ -194,6 +199,27 @@ def test_an_episode_moves_to_whoever_attaches_last(address: str) -> None:
             with pytest.raises(EpisodeMovedError):
                 await episode.step("two")
             assert (await taken.step("two")).turn_index == 2
+
+    asyncio.run(main())
+
+
+def test_a_server_of_another_protocol_is_refused_with_both_versions() -> None:
+    class NewerService(environment_pb2_grpc.EnvironmentServiceServicer):
+        async def GetServerInfo(self, request, context):  # noqa: N802
+            return environment_pb2.GetServerInfoResponse(server_id="s", protocol_version="2")
+
+    async def main() -> None:
+        server = grpc.aio.server()
+        environment_pb2_grpc.add_EnvironmentServiceServicer_to_server(NewerService(), server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        try:
+            with pytest.raises(ConfigError, match=r"protocol '2', this client '1'; install the same") as caught:
+                async with EnvClient(_config(f"127.0.0.1:{port}")):
+                    pass
+            assert caught.value.reason == "PROTOCOL_MISMATCH"
+        finally:
+            await server.stop(None)
 
     asyncio.run(main())
 
@@ -370,7 +396,7 @@ def test_episodes_of_a_killed_server_with_a_state_dir_go_on_by_themselves(tmp_pa
 
 def test_a_server_that_stays_away_is_reported_and_found_again_later(tmp_path: Path) -> None:
     async def main(server: ServerProcess) -> None:
-        async with EnvClient(_config(server.address, connect_budget_s=3.0)) as envs:
+        async with EnvClient(_config(server.address, outage_budget_s=3.0)) as envs:
             episode = await envs.start(ECHO)
             server.kill()
             with pytest.raises(UnreachableError, match="longturn serve"):
@@ -381,6 +407,36 @@ def test_a_server_that_stays_away_is_reported_and_found_again_later(tmp_path: Pa
                 assert (await fresh.step("one")).turn_index == 1
 
     with server_process(tmp_path / "first") as server:
+        asyncio.run(main(server))
+
+
+@pytest.mark.parametrize("ping_interval_s", [0.0, 5.0])
+def test_a_server_that_stalls_longer_than_any_single_answer_may_take_ends_nothing(
+    tmp_path: Path, ping_interval_s: float
+) -> None:
+    """With LONGTURN_SOAK the server stands still for 90 s under the default settings, which pings notice."""
+    is_long = "LONGTURN_SOAK" in os.environ
+    brief = {"attempt_timeout_s": 0.3, "call_timeout_s": 0.3}
+    num_silences = 36 if is_long else 3
+
+    async def main(server: ServerProcess) -> None:
+        settings = {"outage_budget_s": 300.0} if is_long else brief
+        async with EnvClient(_config(server.address, ping_interval_s=ping_interval_s, **settings)) as envs:
+            stepped, ended, idle = [await envs.start(ECHO, seed=seed) for seed in range(3)]
+            server.signal(signal.SIGSTOP)
+            calls = [stepped.step("one"), ended.end(), envs.start(ECHO, seed=3), envs.list_environments()]
+            waiting = [asyncio.ensure_future(call) for call in calls]
+            for _ in range(num_silences):
+                with pytest.raises(UnreachableError):
+                    await envs.load()
+            assert not any(call.done() for call in waiting)
+            server.signal(signal.SIGCONT)
+            after, end, fresh, infos = await asyncio.gather(*waiting)
+            assert (after.turn_index, end.end_cause) == (1, EndCause.CLIENT_REQUEST)
+            assert (await fresh.step("one")).turn_index == (await idle.step("one")).turn_index == 1
+            assert [info.name for info in infos] == ["echo", "faulty"]
+
+    with server_process(tmp_path) as server:
         asyncio.run(main(server))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from env_server.worker_process import WorkerProcess, WorkerState
 from longturn.v1 import environment_pb2
 from tests.env_server.loopback import FAULTY, ODD, Client, error_info, loopback, until_in_flight
 from tests.env_server.streams import playing
@@ -237,10 +238,11 @@ def test_a_hundred_replaced_workers_leave_no_descriptor_no_process_and_no_memory
                 (worker,) = client.server.pool.workers
                 if index % 2:
                     kill_workers(client)
-                while worker in client.server.pool.workers or len(client.server.pool.workers) != 1:
-                    for _ in range(10 * (index % 2 == 0)):
+                else:  # as many starts as wear it out, and no more: its successor is to last
+                    for _ in range(10):
                         await (await client.start()).end()
-                    await player.step()
+                await until(lambda worker=worker: is_replaced(client, worker))
+                assert (await player.step()).status == RUNNING
                 held.append((len(os.listdir("/proc/self/fd")), num_folders(tmp_path), own_rss_bytes()))
             descriptors, folders, memory = zip(*held, strict=True)
             assert max(descriptors[-10:]) <= max(descriptors[:10])
@@ -250,6 +252,12 @@ def test_a_hundred_replaced_workers_leave_no_descriptor_no_process_and_no_memory
             assert (await player.get()).last.status == RUNNING
 
     asyncio.run(main())
+
+
+def is_replaced(client: Client, worker: WorkerProcess) -> bool:
+    """Whether the worker is gone and a single other one is open in its place."""
+    workers = client.server.pool.workers
+    return worker not in workers and [one.state for one in workers] == [WorkerState.OPEN]
 
 
 def num_folders(root: Path) -> int:
@@ -275,6 +283,21 @@ def test_rewards_of_every_numeric_kind_are_numbers() -> None:
                 assert (await player.step(action)).reward == expected
             assert (await player.get()).last.episode_return == 2.5
             assert (await player.step("array inf")).failure.reason == "ENVIRONMENT_BROKEN"
+
+    asyncio.run(main())
+
+
+def test_an_episode_cut_at_its_turn_limit_keeps_its_partial_score_and_is_no_success() -> None:
+    async def main() -> None:
+        async with loopback() as client:
+            player = await client.start(knobs={"horizon": 10}, max_turns=3, with_oracle=True)
+            result = player.first
+            while result.status == environment_pb2.EPISODE_STATUS_RUNNING:
+                result = await player.step(result.oracle_action)
+            assert result.status == environment_pb2.EPISODE_STATUS_TRUNCATED
+            assert result.end_cause == environment_pb2.END_CAUSE_TURN_LIMIT
+            assert (result.score, result.success) == (pytest.approx(0.3), False)
+            assert result.episode_return == pytest.approx(0.3)
 
     asyncio.run(main())
 

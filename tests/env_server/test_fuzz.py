@@ -78,7 +78,7 @@ class Target:
     async def send(self, method: str, raw: bytes) -> grpc.StatusCode:
         """A unary call with these bytes; its status."""
         call = self.channel.unary_unary(f"/{SERVICE.full_name}/{method}", request_serializer=bytes)
-        return await call(raw, timeout=60.0).code()  # type: ignore[call-arg,return-value]
+        return await call(raw, timeout=600.0).code()  # type: ignore[call-arg,return-value]
 
     def close(self) -> None:
         """Make sure that nothing broke, and stop."""
@@ -160,7 +160,7 @@ def test_any_bytes_as_a_message_of_a_stream_are_answered_or_end_it(target: Targe
             yield raw
 
         method = target.channel.stream_stream(f"/{SERVICE.full_name}/Play", request_serializer=bytes)
-        call = method(messages(), timeout=60.0)
+        call = method(messages(), timeout=600.0)
         with contextlib.suppress(grpc.aio.AioRpcError):  # whose code is looked at next
             async for _ in call:
                 continue

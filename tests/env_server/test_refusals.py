@@ -13,7 +13,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from env_server.refusals import CODE_BY_REASON, RefusedError, to_call_error, to_status
 from longturn.v1 import environment_pb2, status_pb2, status_pb2_grpc
-from tests.env_server.loopback import ODD, Client, error_info, loopback
+from tests.env_server.loopback import ODD, Client, error_info, loopback, start_request
+from tests.env_server.streams import Stream
 
 
 def test_a_wrong_start_is_refused_by_name() -> None:
@@ -24,6 +25,7 @@ def test_a_wrong_start_is_refused_by_name() -> None:
         ({"knobs": {"horizon": 0}}, "BAD_KNOB", ""),
         ({"request_id": "short"}, "BAD_REQUEST", ""),
         ({"client_id": "x" * 200}, "BAD_REQUEST", ""),
+        ({"request_id": "x" * 129}, "BAD_REQUEST", ""),
     ]
 
     async def main() -> None:
@@ -32,6 +34,40 @@ def test_a_wrong_start_is_refused_by_name() -> None:
                 info = await _refusal(client, **options)
                 assert info.reason == reason
                 assert not nearest or info.metadata["nearest"] == nearest
+
+    asyncio.run(main())
+
+
+def test_names_of_a_megabyte_are_refused_with_their_limit_on_both_roads() -> None:
+    long = "x" * 2**20
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"request_id": long}, "16 to 128"),
+        ({"environment": long, "task_id": "echo/train/000000"}, "1024"),
+        ({"task_id": long}, "1024"),
+        ({"knobs": {long: 3}}, "1024"),
+        ({"knobs": {"horizon": long}}, "1024"),
+        ({"client_id": long}, "128"),
+    ]
+
+    async def main() -> None:
+        async with loopback() as client:
+            stream = Stream(client.stub.Play())
+            for options, limit in cases:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await client.start(**options)
+                assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+                assert limit in (caught.value.details() or "")
+                call = environment_pb2.PlayCall(start=start_request(**options))
+                error = (await stream.reply((await stream.send(call))[0])).error
+                assert (error.reason, limit in error.message) == ("BAD_REQUEST", True)
+            with pytest.raises(grpc.aio.AioRpcError, match="1024"):
+                await client.stub.ListTasks(environment_pb2.ListTasksRequest(environment="echo", split=long))
+            player = await client.start()
+            player.episode_id = long
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await player.step()
+            assert error_info(caught.value).reason == "EPISODE_NOT_FOUND"
+            await stream.finish()
 
     asyncio.run(main())
 

@@ -24,6 +24,23 @@ def test_every_item_has_its_own_outcome() -> None:
     asyncio.run(main())
 
 
+def test_episodes_of_a_batch_end_each_by_itself_and_the_others_go_on() -> None:
+    async def main() -> None:
+        async with loopback() as client:
+            players = [await client.start(index=turns, knobs={"horizon": turns}) for turns in (1, 2, 3)]
+            for turn in range(3):
+                playing = players[turn:]
+                request = StepBatchRequest(steps=[player.request("amber", turn) for player in playing])
+                results = [item.result for item in (await client.stub.StepBatch(request)).items]
+                assert [result.turn_index for result in results] == [turn + 1] * len(playing)
+                over = [result.status != environment_pb2.EPISODE_STATUS_RUNNING for result in results]
+                assert over == [True] + [False] * (len(playing) - 1)
+            tasks = [(await player.get()).task.task_id for player in players]
+            assert tasks == [f"echo/train/{turns:06d}" for turns in (1, 2, 3)]
+
+    asyncio.run(main())
+
+
 def test_a_batch_is_answered_when_enough_are_ready_and_the_rest_is_kept() -> None:
     async def main() -> None:
         async with loopback() as client:

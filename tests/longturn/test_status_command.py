@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,13 @@ def address() -> Iterator[str]:
     server.close()
 
 
+@pytest.fixture
+def unused_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
 def test_an_address_is_asked_whom_it_waits_for(address: str) -> None:
     text = run_status(address, "--values")
     assert re.search(r"actors: the last group of batch 3 \(\d+\.\d s\)", text)
@@ -59,6 +67,12 @@ def test_a_run_without_living_daemons_says_how_to_go_on(tmp_path: Path) -> None:
     (tmp_path / "ready" / "engine.json").write_text(json.dumps({"pid": 2, "address": "127.0.0.1:1"}))
     with pytest.raises(UnreachableError, match="--resume"):
         run_status(str(tmp_path))
+
+
+def test_an_address_where_nothing_answers_says_which_daemon_and_setting_would(unused_address: str) -> None:
+    with pytest.raises(UnreachableError, match=r"`longturn serve` at env_server\.port.*learner\.status_port") as caught:
+        run_status(unused_address)
+    assert "--resume" not in str(caught.value)
 
 
 def test_a_word_that_is_neither_folder_nor_address_is_refused() -> None:

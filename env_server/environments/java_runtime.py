@@ -25,8 +25,8 @@ from py4j.java_gateway import (  # pyright: ignore[reportMissingImports]  # an o
     find_jar_path,
 )
 from py4j.protocol import (  # pyright: ignore[reportMissingImports]  # an optional extra
+    Py4JError,
     Py4JJavaError,
-    Py4JNetworkError,
 )
 
 from env_server.environment import EnvironmentBrokenError
@@ -35,6 +35,8 @@ from longturn.extras import how_to_install
 HEAP_VARIABLE = "LONGTURN_JAVA_HEAP_MB"
 DEFAULT_HEAP_MB = 2048
 INSTALL_JAVA = "install one: apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
+_END_S = 2.0
+"""A machine that broke a connection is gone within this time, or has not ended."""
 # The serial collector needs one thread, not one a core. The heap begins small, and stays near what is alive.
 _MEMORY = (
     "-XX:+UseSerialGC",
@@ -64,8 +66,8 @@ class JavaRuntime:
             env=os.environ | {"MALLOC_ARENA_MAX": "2"},
             cwd=jar.parent,  # where a package's simulator looks for its other files
         )
-        atexit.register(self.close)
         self._gateway = self._connect()
+        atexit.register(self.close)
         # Simulators print every step; nobody reads it.
         java = self.packages.java
         java.lang.System.setOut(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
@@ -87,10 +89,10 @@ class JavaRuntime:
             yield
         except Py4JJavaError as error:
             raise EnvironmentBrokenError(f"the simulator raised {error.java_exception.toString()}") from error
-        except Py4JNetworkError as error:
-            raise SystemExit(
-                f"the Java runtime {self.pid} is gone ({error}); its episodes are to be replayed"
-            ) from error
+        except Py4JError as error:  # the client tells a machine that is gone as it tells any call that failed
+            if self._has_ended():
+                raise SystemExit(f"the Java runtime {self.pid} is gone: {error}") from error
+            raise EnvironmentBrokenError(f"a call to the Java runtime failed: {error}") from error
 
     def empty_array(self, java_class: Any) -> Any:
         """An empty Java array of a class such as `packages.java.lang.Object`."""
@@ -105,6 +107,17 @@ class JavaRuntime:
     def close(self) -> None:
         """End the machine; idempotent."""
         atexit.unregister(self.close)
+        self._gateway.close()
+        self._end_process()
+
+    def _has_ended(self) -> bool:
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _end_process(self) -> None:
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -115,7 +128,7 @@ class JavaRuntime:
         assert self._process.stdout is not None
         lines = [self._process.stdout.readline().decode().strip() for _ in range(2)]
         if not all(lines):
-            self.close()
+            self._end_process()
             raise EnvironmentBrokenError(
                 f"{java_program()} ended with code {self._process.returncode} (its message is in the log); "
                 f"Java 11 or newer is needed, {INSTALL_JAVA}"

@@ -65,7 +65,7 @@ GAMES: Mapping[str, tuple[KnobSpec, ...]] = {
         *_house(default=True),
     ),
     "mapreader": (
-        whole("locations", 15, 2, 50, "rooms"),
+        whole("locations", 15, 2, 40, "rooms"),
         whole("distance", 4, 1, 8, "the coin lies at most so far away"),
         whole("clutter", 3, 0, 3, "at most so many other things in a room"),
         *_house(default=False),

@@ -51,7 +51,7 @@ def play(environment: ScienceWorldEnvironment, task_id: str, **knobs: KnobValue)
 def test_gold_paths_reach_score_100_on_all_tasks_through_the_server() -> None:
     async def main() -> dict[str, tuple[float, bool]]:
         ended: dict[str, tuple[float, bool]] = {}
-        async with loopback("scienceworld", start_timeout_s=300.0, step_timeout_s=300.0) as client:
+        async with loopback("scienceworld") as client:
             for task in TASKS:
                 player = await client.start("scienceworld", task_id=f"{task}/0", with_oracle=True)
                 result = player.first
@@ -95,7 +95,7 @@ def test_an_episode_goes_on_after_its_java_machine_was_killed() -> None:
         return [(result.observation, result.score, result.state_hash, result.rebuilt) for result in told]
 
     async def main() -> None:
-        async with loopback("scienceworld", start_timeout_s=120.0, step_timeout_s=120.0) as client:
+        async with loopback("scienceworld") as client:
             whole = await episode(client, is_killed=False)
             mended = await episode(client, is_killed=True)
         assert [told[:3] for told in mended] == [told[:3] for told in whole]
@@ -241,7 +241,7 @@ def test_a_heap_that_is_no_number_is_refused_by_name(monkeypatch: pytest.MonkeyP
 
 def test_long_tasks_have_a_longer_turn_limit_of_their_own() -> None:
     async def main() -> list[int]:
-        async with loopback("scienceworld", start_timeout_s=120.0) as client:
+        async with loopback("scienceworld") as client:
             players: list[Player] = [
                 await client.start("scienceworld", task_id=task_id)
                 for task_id in ("boil/0", "find-plant/0", "mendelian-genetics-known-plant/0")

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from env_server.environment import (
     Determinism,
-    Environment,
     EnvironmentBrokenError,
     EnvironmentSpec,
     KnobError,
@@ -23,6 +22,7 @@ from env_server.environment import (
     Transition,
 )
 from env_server.environments.digests import state_hash
+from env_server.environments.episodes import Episode, EpisodicEnvironment
 from env_server.environments.gold_path import GoldPath
 from env_server.environments.scienceworld_tasks import NEEDS_WIRES, SPLITS, Variation, find, listed
 from env_server.text import one_line
@@ -74,7 +74,7 @@ KNOBS = (
 )
 
 
-class ScienceWorldEnvironment(Environment):
+class ScienceWorldEnvironment(EpisodicEnvironment):
     """One task at a time."""
 
     spec = EnvironmentSpec(
@@ -110,9 +110,6 @@ class ScienceWorldEnvironment(Environment):
         "tasks have a default turn limit above 100.",
     )
 
-    def __init__(self) -> None:
-        self._episode: _Episode | None = None
-
     @classmethod
     def num_tasks(cls, split: str, filters: Mapping[str, str] | None = None) -> int:
         return len(listed(split, filters or {}))
@@ -143,28 +140,11 @@ class ScienceWorldEnvironment(Environment):
         variation = find(task_id)
         resolved = self.spec.resolve_knobs(knobs)
         self.close()
-        self._episode = _Episode(variation, simplifications(variation.task, resolved), resolved)
-        return self._episode.start()
-
-    def step(self, action: str) -> Transition:
-        if self._episode is None:
-            raise RuntimeError("step before reset")
-        return self._episode.step(action)
-
-    def oracle(self) -> str | None:
-        """The next command of the package's own solution; None once an action that takes time has left it.
-
-        The first call of a task costs up to ten seconds.
-        """
-        return None if self._episode is None else self._episode.oracle()
-
-    def close(self) -> None:
-        if self._episode is not None:
-            self._episode.close()
-            self._episode = None
+        self._episode = episode = _Episode(variation, simplifications(variation.task, resolved), resolved)
+        return episode.start()
 
 
-class _Episode:
+class _Episode(Episode):
     """A task from its first observation to its end."""
 
     def __init__(self, variation: Variation, simplifications: str, knobs: Mapping[str, KnobValue]) -> None:
@@ -200,6 +180,10 @@ class _Episode:
         return self._transition(_tidy(reply.text), reward=self._score - before, is_valid=is_valid)
 
     def oracle(self) -> str | None:
+        """The next command of the package's own solution; None once an action that takes time has left it.
+
+        The first call of a task costs up to ten seconds.
+        """
         return None if self._is_over else self._path.next()
 
     def close(self) -> None:

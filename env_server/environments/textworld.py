@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from env_server.environment import (
     Determinism,
-    Environment,
     EnvironmentBrokenError,
     EnvironmentSpec,
     KnobSpec,
@@ -24,6 +23,7 @@ from env_server.environment import (
     TaskInfo,
     Transition,
 )
+from env_server.environments.episodes import Episode, EpisodicEnvironment
 from env_server.environments.textworld_cache import GameCache, GameEntry, GameFacts, default_cache_root
 from env_server.environments.textworld_guide import Guide, RoomGuide, WalkthroughGuide
 from env_server.environments.textworld_tasks import (
@@ -76,7 +76,7 @@ KNOBS = (
 )
 
 
-class TextWorldEnvironment(Environment):
+class TextWorldEnvironment(EpisodicEnvironment):
     """One TextWorld game at a time."""
 
     spec = EnvironmentSpec(
@@ -98,9 +98,6 @@ class TextWorldEnvironment(Environment):
         description="Generated text adventures. Task ids are FAMILY/PARAMETERS/SPLIT/INDEX; list filters are `family` "
         "and the family's parameters (level; recipe, take, go, open, cook, cut, drop; rewards, goal; length, rooms).",
     )
-
-    def __init__(self) -> None:
-        self._episode: _Episode | None = None
 
     @classmethod
     def num_tasks(cls, split: str, filters: Mapping[str, str] | None = None) -> int:
@@ -135,27 +132,11 @@ class TextWorldEnvironment(Environment):
         task = parse_task_id(task_id)
         resolved = self.spec.resolve_knobs(knobs)
         self.close()
-        self._episode = _Episode(_obtain(task), resolved)
-        return self._episode.start()
-
-    def step(self, action: str) -> Transition:
-        if self._episode is None:
-            raise RuntimeError("step before reset")
-        return self._episode.step(action)
-
-    def oracle(self) -> str | None:
-        """The expert's next command.
-
-        Coin collector: known in every room. Others: on the walkthrough, after moves off it and after commands that only
-        look; None once any other command took a turn, unless the knob `policy_commands` is set.
-        """
-        return None if self._episode is None else self._episode.oracle()
-
-    def close(self) -> None:
-        self._episode = None  # the interpreter's library is unloaded with its last reference
+        self._episode = episode = _Episode(_obtain(task), resolved)
+        return episode.start()
 
 
-class _Episode:
+class _Episode(Episode):
     """A game from its first observation to its end."""
 
     def __init__(self, entry: GameEntry, knobs: Mapping[str, KnobValue]) -> None:
@@ -194,6 +175,11 @@ class _Episode:
         return self._apply(command)
 
     def oracle(self) -> str | None:
+        """The expert's next command.
+
+        Coin collector: known in every room. Others: on the walkthrough, after moves off it and after commands that only
+        look; None once any other command took a turn, unless the knob `policy_commands` is set.
+        """
         if self._is_over:
             return None
         if self._knobs["policy_commands"]:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 
 from env_server.environment import (
     Determinism,
-    Environment,
     EnvironmentBrokenError,
     EnvironmentSpec,
     KnobSpec,
@@ -17,6 +16,7 @@ from env_server.environment import (
     Transition,
 )
 from env_server.environments.digests import state_hash
+from env_server.environments.episodes import Episode, EpisodicEnvironment
 from env_server.environments.gold_path import GoldPath
 from env_server.environments.textworld_express_tasks import GAMES, SPLITS, ExpressTask, find, num_tasks, page
 from env_server.text import one_line
@@ -40,7 +40,7 @@ KNOBS = (
 )
 
 
-class TextWorldExpressEnvironment(Environment):
+class TextWorldExpressEnvironment(EpisodicEnvironment):
     """One game at a time."""
 
     spec = EnvironmentSpec(
@@ -64,9 +64,6 @@ class TextWorldExpressEnvironment(Environment):
         description="Small text games. Task ids are GAME/PARAMETERS/SPLIT/INDEX; list filters are `game` "
         f"({', '.join(GAMES)}) and the game's parameters. A lost game has score -1.",
     )
-
-    def __init__(self) -> None:
-        self._episode: _Episode | None = None
 
     @classmethod
     def num_tasks(cls, split: str, filters: Mapping[str, str] | None = None) -> int:
@@ -98,25 +95,11 @@ class TextWorldExpressEnvironment(Environment):
         task = find(task_id)
         resolved = self.spec.resolve_knobs(knobs)
         self.close()
-        self._episode = _Episode(task, resolved)
-        return self._episode.start()
-
-    def step(self, action: str) -> Transition:
-        if self._episode is None:
-            raise RuntimeError("step before reset")
-        return self._episode.step(action)
-
-    def oracle(self) -> str | None:
-        """The next command of the package's own solution; None once an action that takes time has left it."""
-        return None if self._episode is None else self._episode.oracle()
-
-    def close(self) -> None:
-        if self._episode is not None:
-            self._episode.close()
-            self._episode = None
+        self._episode = episode = _Episode(task, resolved)
+        return episode.start()
 
 
-class _Episode:
+class _Episode(Episode):
     """A game from its first observation to its end."""
 
     def __init__(self, task: ExpressTask, knobs: Mapping[str, KnobValue]) -> None:
@@ -151,6 +134,7 @@ class _Episode:
         return self._transition(self._reply.text.strip(), reward=self._reply.score - before, is_valid=is_valid)
 
     def oracle(self) -> str | None:
+        """The next command of the package's own solution; None once an action that takes time has left it."""
         return None if self._is_over else self._path.next()
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ from env_server.environment import (
     KnobValue,
     TaskInfo,
     Transition,
+    switch,
 )
 from env_server.environments.alfworld_files import DATA_VARIABLE, SPLITS, FileEntry, load_game, open_index
 from env_server.environments.alfworld_generator import GENERATOR_VERSION, generated_game, package_data
@@ -54,18 +55,8 @@ KNOBS = (
         description="the oracle: the shortest way, known beforehand and found again after any detour; or an explorer "
         "that knows only what the episode has shown",
     ),
-    KnobSpec(
-        name="admissible_actions",
-        kind="bool",
-        default=False,
-        description="list the commands that can be given; under 1 ms a turn",
-    ),
-    KnobSpec(
-        name="facts",
-        kind="bool",
-        default=False,
-        description="extra `facts`: what is true in the room, one statement a line; about 2 ms a turn",
-    ),
+    switch("admissible_actions", "list the commands that can be given; under 1 ms a turn"),
+    switch("facts", "extra `facts`: what is true in the room, one statement a line; about 2 ms a turn"),
 )
 _OWN_HASH = f"alfworld-{ALFWORLD_VERSION}-generator-{GENERATOR_VERSION}"
 _SPEC = EnvironmentSpec(

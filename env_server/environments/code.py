@@ -19,6 +19,7 @@ from env_server.environment import (
     KnobValue,
     TaskInfo,
     Transition,
+    switch,
 )
 from env_server.environments.code_data import SPLITS, own_data_hash, problem_set
 from env_server.environments.code_feedback import TestResult, counted, example
@@ -52,12 +53,7 @@ KNOBS = (
         choices=("failure", "count", "none"),
         description="after a submission: the first failure and the count, the count alone, or nothing",
     ),
-    KnobSpec(
-        name="reveals_tests",
-        kind="bool",
-        default=False,
-        description="show input and expected output of a failed hidden test too",
-    ),
+    switch("reveals_tests", "show input and expected output of a failed hidden test too"),
     KnobSpec(
         name="max_tests",
         kind="int",

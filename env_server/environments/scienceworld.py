@@ -13,25 +13,24 @@ from typing import TYPE_CHECKING
 
 from env_server.environment import (
     Determinism,
-    EnvironmentBrokenError,
     EnvironmentSpec,
     KnobError,
     KnobSpec,
     KnobValue,
     TaskInfo,
     Transition,
+    switch,
 )
 from env_server.environments.digests import state_hash
 from env_server.environments.episodes import Episode, EpisodicEnvironment
 from env_server.environments.gold_path import GoldPath
+from env_server.environments.java_package import SCIENCEWORLD
 from env_server.environments.scienceworld_tasks import NEEDS_WIRES, SPLITS, Variation, find, listed
 from env_server.text import one_line
-from longturn.extras import how_to_install
 
 if TYPE_CHECKING:
     from env_server.environments.scienceworld_simulator import Simulator
 
-_VERSION = "1.2.3"
 MAX_ACTION_CHARS = 200
 NOT_READ = f"No known action matches that input. Give one line of at most {MAX_ACTION_CHARS} characters."
 _REFUSALS = ("No known action matches that input", "Ambiguous request: Multiple", "ERROR: ")
@@ -50,10 +49,6 @@ _SIMPLIFICATIONS = {
 _EASY = ("teleport", "no_electrical_actions", "open_doors", "self_watering_flower_pots")
 
 
-def _switch(name: str, description: str) -> KnobSpec:
-    return KnobSpec(name=name, kind="bool", default=False, description=description)
-
-
 KNOBS = (
     KnobSpec(
         name="preset",
@@ -63,14 +58,14 @@ KNOBS = (
         description="easy: the package's preset, which the papers use: the simplifications below but open_containers, "
         "and no_electrical_actions only where no electrical action is needed",
     ),
-    _switch("teleport", "`teleport to ROOM` is an action"),
-    _switch("no_electrical_actions", "nothing can be connected; not for the tasks that need it"),
-    _switch("open_doors", "doors are open"),
-    _switch("self_watering_flower_pots", "plants need no water"),
-    _switch("open_containers", "containers are open"),
-    _switch("admissible_actions", "list the valid actions, hundreds of them; ten times the time of a step"),
-    _switch("look", "extra `look`: the room; under 1 ms a turn"),
-    _switch("inventory", "extra `inventory`; under 1 ms a turn"),
+    switch("teleport", "`teleport to ROOM` is an action"),
+    switch("no_electrical_actions", "nothing can be connected; not for the tasks that need it"),
+    switch("open_doors", "doors are open"),
+    switch("self_watering_flower_pots", "plants need no water"),
+    switch("open_containers", "containers are open"),
+    switch("admissible_actions", "list the valid actions, hundreds of them; ten times the time of a step"),
+    switch("look", "extra `look`: the room; under 1 ms a turn"),
+    switch("inventory", "extra `inventory`; under 1 ms a turn"),
 )
 
 
@@ -79,8 +74,8 @@ class ScienceWorldEnvironment(EpisodicEnvironment):
 
     spec = EnvironmentSpec(
         name="scienceworld",
-        version=f"{_VERSION}+1",
-        data_hash=f"scienceworld-{_VERSION}",
+        version=f"{SCIENCEWORLD.version}+1",
+        data_hash=f"scienceworld-{SCIENCEWORLD.version}",
         action_format="One English command, such as: open door to kitchen, go to kitchen, pick up thermometer, "
         "use thermometer on water, focus on water, connect battery anode to blue wire terminal 1, wait.",
         max_turns=100,
@@ -127,13 +122,7 @@ class ScienceWorldEnvironment(EpisodicEnvironment):
     @classmethod
     def warm_up(cls) -> None:
         """See that package and Java are there; the machine starts with the first episode."""
-        try:
-            from env_server.environments.java_runtime import heap_mb, jar_of, java_program
-        except ModuleNotFoundError as error:
-            raise EnvironmentBrokenError(f"{error}; {how_to_install('server-scienceworld')}") from error
-        jar_of("scienceworld", "scienceworld.jar", needed=_VERSION, extra="server-scienceworld")
-        java_program()
-        heap_mb()
+        SCIENCEWORLD.check()
 
     def reset(self, task_id: str, seed: int, knobs: Mapping[str, KnobValue]) -> Transition:
         """Start the task's variation as it stands in the package."""

@@ -15,9 +15,8 @@ from functools import cache, lru_cache
 from typing import Any
 
 from env_server.environment import EnvironmentBrokenError
-from env_server.environments.java_runtime import JavaRuntime, jar_of
-
-SCIENCEWORLD_VERSION = "1.2.3"
+from env_server.environments.java_package import SCIENCEWORLD
+from env_server.environments.java_runtime import JavaRuntime
 
 _OPTIONS = (
     "-XX:+UnlockExperimentalVMOptions",
@@ -45,8 +44,7 @@ class SimulatorHost:
 
     def __init__(self) -> None:
         """Start the machine. Raises `EnvironmentBrokenError` if something that it needs is missing."""
-        jar = jar_of("scienceworld", "scienceworld.jar", needed=SCIENCEWORLD_VERSION, extra="server-scienceworld")
-        self.runtime = JavaRuntime(jar, _OPTIONS)
+        self.runtime = JavaRuntime(SCIENCEWORLD.jar, _OPTIONS)
         packages = self.runtime.packages
         with self.runtime.calling():
             self._interface: Any = packages.scienceworld.runtime.pythonapi.PythonInterface

@@ -18,10 +18,10 @@ from env_server.environment import (
     Determinism,
     EnvironmentBrokenError,
     EnvironmentSpec,
-    KnobSpec,
     KnobValue,
     TaskInfo,
     Transition,
+    switch,
 )
 from env_server.environments.episodes import Episode, EpisodicEnvironment
 from env_server.environments.textworld_cache import GameCache, GameEntry, GameFacts, default_cache_root
@@ -62,17 +62,13 @@ _META_COMMANDS = frozenset({
 _WORD_CHARS = 9
 
 
-def _switch(name: str, description: str) -> KnobSpec:
-    return KnobSpec(name=name, kind="bool", default=False, description=description)
-
-
 KNOBS = (
-    _switch("show_objective", "begin with the game's own introduction, which often spells the solution"),
-    _switch("admissible_actions", "list the admissible commands; 5-50 ms a turn"),
-    _switch("facts", "extra `facts`: the state of the world, one statement a line; 5-50 ms a turn"),
-    _switch("inventory", "extra `inventory`; under 1 ms a turn"),
-    _switch("description", "extra `description` of the room; about 1-10 ms a turn"),
-    _switch("policy_commands", "extra `policy_commands`, also the oracle's and progress's source; 10-500 ms a turn"),
+    switch("show_objective", "begin with the game's own introduction, which often spells the solution"),
+    switch("admissible_actions", "list the admissible commands; 5-50 ms a turn"),
+    switch("facts", "extra `facts`: the state of the world, one statement a line; 5-50 ms a turn"),
+    switch("inventory", "extra `inventory`; under 1 ms a turn"),
+    switch("description", "extra `description` of the room; about 1-10 ms a turn"),
+    switch("policy_commands", "extra `policy_commands`, also the oracle's and progress's source; 10-500 ms a turn"),
 )
 
 

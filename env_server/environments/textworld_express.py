@@ -8,35 +8,29 @@ from collections.abc import Mapping, Sequence
 
 from env_server.environment import (
     Determinism,
-    EnvironmentBrokenError,
     EnvironmentSpec,
-    KnobSpec,
     KnobValue,
     TaskInfo,
     Transition,
+    switch,
 )
 from env_server.environments.digests import state_hash
 from env_server.environments.episodes import Episode, EpisodicEnvironment
 from env_server.environments.gold_path import GoldPath
+from env_server.environments.java_package import TEXTWORLD_EXPRESS
 from env_server.environments.textworld_express_tasks import GAMES, SPLITS, ExpressTask, find, num_tasks, page
 from env_server.text import one_line
-from longturn.extras import how_to_install
 
-_VERSION = "1.1.0"
 MAX_ACTION_CHARS = 200
 NOT_READ = f"Unknown action: give one line of at most {MAX_ACTION_CHARS} characters."
 _REFUSAL = "Unknown action"
 _TAKES_NO_TIME = frozenset({"look around", "inventory", "task"})
 
 
-def _switch(name: str, description: str) -> KnobSpec:
-    return KnobSpec(name=name, kind="bool", default=False, description=description)
-
-
 KNOBS = (
-    _switch("admissible_actions", "list the valid actions; they cost nothing"),
-    _switch("look", "extra `look`: the room"),
-    _switch("inventory", "extra `inventory`"),
+    switch("admissible_actions", "list the valid actions; they cost nothing"),
+    switch("look", "extra `look`: the room"),
+    switch("inventory", "extra `inventory`"),
 )
 
 
@@ -45,8 +39,8 @@ class TextWorldExpressEnvironment(EpisodicEnvironment):
 
     spec = EnvironmentSpec(
         name="textworld_express",
-        version=f"{_VERSION}+1",
-        data_hash=f"textworld-express-{_VERSION}",
+        version=f"{TEXTWORLD_EXPRESS.version}+1",
+        data_hash=f"textworld-express-{TEXTWORLD_EXPRESS.version}",
         action_format="One English command, such as: look around, open door to north, move north, take coin, "
         "put coin in box.",
         max_turns=100,
@@ -82,13 +76,7 @@ class TextWorldExpressEnvironment(EpisodicEnvironment):
     @classmethod
     def warm_up(cls) -> None:
         """See that package and Java are there; the machine starts with the first episode."""
-        try:
-            from env_server.environments.java_runtime import heap_mb, jar_of, java_program
-        except ModuleNotFoundError as error:
-            raise EnvironmentBrokenError(f"{error}; {how_to_install('server-textworld-express')}") from error
-        jar_of("textworld_express", "textworld-express.jar", needed=_VERSION, extra="server-textworld-express")
-        java_program()
-        heap_mb()
+        TEXTWORLD_EXPRESS.check()
 
     def reset(self, task_id: str, seed: int, knobs: Mapping[str, KnobValue]) -> Transition:
         """Start the task's game."""

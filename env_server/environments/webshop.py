@@ -16,6 +16,7 @@ from env_server.environment import (
     KnobValue,
     TaskInfo,
     Transition,
+    switch,
 )
 from env_server.environments.bm25 import RANKING_VERSION
 from env_server.environments.bracketed import bracketed
@@ -49,7 +50,7 @@ KNOBS = (
         choices=TEXT_FORMS,
         description="WebShop's text forms of a page",
     ),
-    KnobSpec(name="admissible_actions", kind="bool", default=False, description="list the admissible actions"),
+    switch("admissible_actions", "list the admissible actions"),
 )
 _SPEC = EnvironmentSpec(
     name="webshop",

@@ -15,7 +15,7 @@ import pytest
 from env_server.environment import EnvironmentBrokenError, KnobError, KnobValue, TaskNotFoundError, Transition
 from env_server.environments.scienceworld import NOT_READ, ScienceWorldEnvironment, simplifications
 from env_server.environments.scienceworld_tasks import NEEDS_WIRES, TASKS
-from tests.env_server.loopback import Client, Player, loopback
+from tests.env_server.loopback import Client, loopback, start_request
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.java
@@ -114,16 +114,19 @@ async def kill_java() -> None:
 
 
 def java_machines() -> list[int]:
-    """Java machines below this process's workers."""
-    return [pid for pid in below(os.getpid()) if Path(f"/proc/{pid}/comm").read_text().strip() == "java"]
+    """Java machines below this process's children, the workers; not the one that other tests play in."""
+    further = [pid for child in children(os.getpid()) for pid in below(child)]
+    return [pid for pid in further if Path(f"/proc/{pid}/comm").read_text().strip() == "java"]
 
 
 def below(pid: int) -> list[int]:
     """All descendants of a process."""
-    children = [
-        int(text) for task in Path(f"/proc/{pid}/task").iterdir() for text in (task / "children").read_text().split()
-    ]
-    return children + [further for child in children for further in below(child)]
+    return [further for child in children(pid) for further in (child, *below(child))]
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(text) for task in tasks for text in (task / "children").read_text().split()]
 
 
 def is_running(pid: int) -> bool:
@@ -242,11 +245,11 @@ def test_a_heap_that_is_no_number_is_refused_by_name(monkeypatch: pytest.MonkeyP
 def test_long_tasks_have_a_longer_turn_limit_of_their_own() -> None:
     async def main() -> list[int]:
         async with loopback("scienceworld") as client:
-            players: list[Player] = [
-                await client.start("scienceworld", task_id=task_id)
+            requests = [
+                start_request("scienceworld", task_id=task_id)
                 for task_id in ("boil/0", "find-plant/0", "mendelian-genetics-known-plant/0")
             ]
-            return [(await player.get()).max_turns for player in players]
+            return [(await client.stub.StartEpisode(request, timeout=60.0)).max_turns for request in requests]
 
     spec = ScienceWorldEnvironment.spec
     assert asyncio.run(main()) == [

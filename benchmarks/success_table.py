@@ -57,10 +57,15 @@ class Panel:
         return f"{self.environment}, {shown}" if shown else self.environment
 
 
+COOKING = {"family": "cooking", "recipe": "3", "take": "3", "go": "6", "drop": "1"}
 PANELS = (
     Panel(environment="textworld", filters={"family": "coin_collector", "level": "20"}),
     Panel(environment="textworld", filters={"family": "coin_collector", "level": "116"}, episodes=24),
-    Panel(environment="textworld", filters={"family": "cooking", "recipe": "3", "take": "3", "go": "6"}, episodes=32),
+    Panel(
+        environment="textworld",
+        filters=COOKING,
+        episodes=32,
+    ),
     Panel(environment="textworld", filters={"family": "treasure_hunter", "level": "10"}, episodes=24),
     Panel(environment="textworld", filters={"family": "simple", "goal": "brief"}, episodes=24),
     Panel(environment="textworld", filters={"family": "quest", "length": "30", "rooms": "10"}, episodes=24),

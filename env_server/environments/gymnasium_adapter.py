@@ -1,6 +1,7 @@
 """Environments of Gymnasium that can be played in text, behind this project's protocol.
 
-What is seen is text: the observation where it is a string, else what the environment draws in its render mode `ansi`.
+What is seen is text: the observation where it is a string, else what the environment draws in its render mode `ansi`,
+with colours in words, since they say where the player stands: `[S red]FFF`.
 An action is a text, or one of a row of numbers. Gymnasium knows no goal test: an episode is won where the last `info`
 says so under `success` or `is_success`, or, where it says nothing, where the task ended with a reward above 0.
 
@@ -30,7 +31,9 @@ NO_ACTION = "That is no action here."
 UNBOUNDED = 1e9
 """Gymnasium states no range of returns."""
 DEFAULT_MAX_TURNS = 100
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_COLOUR_CODE = re.compile(r"\x1b\[([0-9;]*)m")
+_COLOURS = ("gray", "red", "green", "yellow", "blue", "magenta", "cyan", "white", "crimson")
+"""By the last digit of their code, as Gymnasium draws them."""
 _SUCCESS = ("success", "is_success")
 
 
@@ -75,7 +78,7 @@ class GymnasiumInterface:
 
     def text(self, made: Any, observation: Any) -> str:
         """What is seen."""
-        return observation if isinstance(observation, str) else _COLOURS.sub("", str(made.render())).strip()
+        return observation if isinstance(observation, str) else spelled_colours(str(made.render())).strip("\n")
 
     def action(self, text: str) -> Any:
         """What Gymnasium takes for a text; None where that is none of its actions."""
@@ -91,6 +94,21 @@ class GymnasiumInterface:
             return None
         mask = info.get("action_mask", [1] * int(self._actions.n))
         return tuple(str(self._actions.start + index) for index, is_let in enumerate(mask) if is_let)
+
+
+def spelled_colours(drawn: str) -> str:
+    """A drawing for a terminal with `[TEXT COLOUR]` for text in a colour."""
+    open_colours: list[str] = []
+
+    def spelled(code: re.Match[str]) -> str:
+        numbers = [int(number) for number in code[1].split(";") if number]
+        named = [number % 10 for number in numbers if 30 <= number <= 48]
+        if named:
+            open_colours.append(_COLOURS[min(named[0], 8)])
+            return "["
+        return f" {open_colours.pop()}]" if open_colours and not any(numbers) else ""
+
+    return _COLOUR_CODE.sub(spelled, drawn)
 
 
 class GymnasiumEnvironment(AdaptedEnvironment):

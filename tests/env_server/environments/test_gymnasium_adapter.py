@@ -7,7 +7,7 @@ import pytest
 from clients.conformance.pytest_suite import ConformanceTests
 from clients.conformance.subject import SuiteOptions
 from env_server.environment import EnvironmentBrokenError, TaskNotFoundError
-from env_server.environments.gymnasium_adapter import NO_ACTION, gymnasium_environment
+from env_server.environments.gymnasium_adapter import NO_ACTION, gymnasium_environment, spelled_colours
 from env_server.registry import load
 from longturn.errors import ConfigError
 from tests.env_server.environments.gymnasium_samples import COUNTING
@@ -29,13 +29,26 @@ class TestTaxi(ConformanceTests):
 def test_a_lake_is_drawn_in_plain_text_and_walked_by_numbers() -> None:
     environment = gymnasium_environment(LAKE)()
     first = environment.reset(f"{LAKE}/train/000007", 0, {"admissible_actions": True})
-    assert first.observation == "SFFF\nFHFH\nFFFH\nHFFG"
+    assert first.observation == "[S red]FFF\nFHFH\nFFFH\nHFFG"
     assert first.admissible_actions == ("0", "1", "2", "3")
-    assert "(Down)" in environment.step(" 1. ").observation
+    assert environment.step(" 1. ").observation.startswith("  (Down)\n")
     refused = environment.step("4")
     assert not refused.action_valid
     assert refused.observation.startswith(NO_ACTION)
     environment.close()
+
+
+@pytest.mark.parametrize(
+    ("drawn", "text"),
+    [
+        ("a\x1b[41mS\x1b[0mb", "a[S red]b"),
+        ("\x1b[34;1mR\x1b[0m", "[R blue]"),
+        ("\x1b[35m\x1b[43mR\x1b[0m\x1b[0m|", "[[R yellow] magenta]|"),
+        ("\x1b[1mbold\x1b[0m", "bold"),
+    ],
+)
+def test_colours_are_spelled(drawn: str, text: str) -> None:
+    assert spelled_colours(drawn) == text
 
 
 def test_what_a_mask_forbids_is_not_listed() -> None:
@@ -61,7 +74,7 @@ def test_a_server_serves_it_by_its_id() -> None:
         async with loopback(f"gymnasium:{LAKE}") as client:
             request = start_request(f"gymnasium:{LAKE}", task_id=f"{LAKE}/test/000000")
             started = await client.stub.StartEpisode(request, timeout=60.0)
-            assert started.result.observation.startswith("SFFF")
+            assert started.result.observation.startswith("[S red]FFF")
             assert started.max_turns == 100
 
     asyncio.run(main())

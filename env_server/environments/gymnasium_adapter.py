@@ -10,6 +10,7 @@ A task is a seed of Gymnasium's `reset`; the episode's own seed changes nothing.
 
 import re
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any, ClassVar
 
 from env_server.environment import (
@@ -46,9 +47,12 @@ class GymnasiumInterface:
             import gymnasium
         except ModuleNotFoundError as error:
             raise EnvironmentBrokenError(f"{error}; {how_to_install('gymnasium')}") from error
-        self._make, self._env_id = gymnasium.make, env_id
+        module, _, self.env_id = env_id.rpartition(":")
+        self._make = gymnasium.make
         try:
-            self.registered: Any = gymnasium.spec(env_id)
+            if module:
+                import_module(module)
+            self.registered: Any = gymnasium.spec(self.env_id)
         except (gymnasium.error.Error, ModuleNotFoundError) as error:
             hint = nearest_hint(env_id, gymnasium.registry)
             raise EnvironmentBrokenError(f"Gymnasium has no environment {env_id!r}{hint}: {error}") from error
@@ -74,7 +78,7 @@ class GymnasiumInterface:
 
     def make(self) -> Any:
         """An instance without a turn limit: the server counts turns."""
-        return self._make(self._env_id, max_episode_steps=-1, disable_env_checker=True, **self._options)
+        return self._make(self.env_id, max_episode_steps=-1, disable_env_checker=True, **self._options)
 
     def text(self, made: Any, observation: Any) -> str:
         """What is seen."""
@@ -197,5 +201,10 @@ def gymnasium_environment(env_id: str, name: str = "") -> type[GymnasiumEnvironm
         licence="that of the environment's package",
         description=f"Gymnasium's {env_id}. The score is the return, for which Gymnasium states no range.",
     )
-    parts = {"__doc__": spec.description, "spec": spec, "interface": interface, "table": table_of(spec.name, env_id)}
+    parts = {
+        "__doc__": spec.description,
+        "spec": spec,
+        "interface": interface,
+        "table": table_of(spec.name, interface.env_id),
+    }
     return type("GymnasiumEnvironment", (GymnasiumEnvironment,), parts)

@@ -61,7 +61,7 @@ def test_what_a_mask_forbids_is_not_listed() -> None:
 
 def test_an_environment_that_speaks_is_won_where_it_says_so() -> None:
     environment = gymnasium_environment(COUNTING)()
-    assert environment.reset(f"{COUNTING}/valid/000003", 9, {}).observation == "Count to 3. Seed 1000003."
+    assert environment.reset("longturn/Counting-v0/valid/000003", 9, {}).observation == "Count to 3. Seed 1000003."
     told = [environment.step(action) for action in ("1", "1", "\x00", "2", "3")]
     assert [transition.action_valid for transition in told] == [True, True, False, True, True]
     assert (told[-1].success, told[-1].is_terminal, round(told[-1].score, 6)) == (True, True, 1.0)

@@ -10,9 +10,12 @@ from env_server.environment import EnvironmentBrokenError
 from env_server.environments.reasoning_gym_adapter import NO_ANSWER, reasoning_gym_environment
 from env_server.sandbox.isolation import INSECURE_VARIABLE
 
-pytestmark = pytest.mark.skipif(
-    find_spec("reasoning_gym") is None, reason="the extra server-reasoning-gym is absent; run make reasoning-gym"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        find_spec("reasoning_gym") is None, reason="the extra server-reasoning-gym is absent; run make reasoning-gym"
+    ),
+    pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning"),  # of what the package imports
+]
 
 
 class TestChainSum(ConformanceTests):

@@ -2,6 +2,7 @@
 # make alfworld install what the ALFWorld environment needs; builds its simulator from source the first time
 # make test    install, then run the default test suite
 # make java    install what scienceworld and textworld_express need besides a Java runtime; make test-java tests them
+# make reasoning-gym install what the adapter of reasoning-gym needs
 # make test-sglang  install SGLang in a folder of its own (3.4 GB), then run the tests that ask a real server
 # make lint    formatting, types, layering and the wire contract
 # make proto   regenerate longturn/v1 from proto/
@@ -10,7 +11,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install alfworld java train test test-slow test-java sglang-env test-sglang lint format proto bench clean
+.PHONY: help install alfworld java reasoning-gym train test test-slow test-java sglang-env test-sglang lint format proto bench clean
 
 # One thread per process: the daemons are the parallelism.
 export OMP_NUM_THREADS ?= 1
@@ -67,6 +68,12 @@ $(VENV)/.java: $(VENV)/.installed
 	@command -v java >/dev/null || [ -n "$$JAVA_HOME" ] || { echo "no Java runtime found: apt-get install openjdk-17-jre-headless"; exit 2; }
 	@$(BIN)/python -m pip install --quiet --constraint constraints/tested.txt \
 	  --editable '.[server-scienceworld,server-textworld-express]'
+	@touch $@
+
+reasoning-gym: install $(VENV)/.reasoning-gym
+
+$(VENV)/.reasoning-gym: $(VENV)/.installed
+	@$(BIN)/python -m pip install --quiet --constraint constraints/tested.txt --editable '.[server-reasoning-gym]'
 	@touch $@
 
 train: install

@@ -88,6 +88,11 @@ class KnobSpec:
             raise KnobError(self.name, f"knob {self.name} {error}") from error
 
 
+def switch(name: str, description: str, *, default: bool = False) -> KnobSpec:
+    """A setting that is on or off."""
+    return KnobSpec(name=name, kind="bool", default=default, description=description)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentSpec:
     """What `ListEnvironments` says about an environment."""

@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from longturn.extras import MODULES_BY_EXTRA, OPTIONAL_EXTRAS, how_to_install
+from longturn.java import INSTALL_JAVA, find_java
 
 _MIN_FREE_BYTES = 2 * 2**30
 
@@ -63,12 +64,11 @@ def _compiler() -> Finding:
 
 
 def _java() -> Finding:
-    home = os.environ.get("JAVA_HOME")
-    path = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
+    path = find_java()
     return Finding(
         subject="Java runtime",
         fact=path or "not found",
-        mend="" if path else "scienceworld and textworld_express run on it: apt-get install openjdk-17-jre-headless",
+        mend="" if path else f"scienceworld and textworld_express run on it: {INSTALL_JAVA}",
         is_needed=False,
     )
 

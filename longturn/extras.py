@@ -10,6 +10,7 @@ MODULES_BY_EXTRA: Mapping[str, tuple[str, ...]] = {
     "server-alfworld": ("textworld", "alfworld", "fast_downward"),
     "server-scienceworld": ("scienceworld", "py4j"),
     "server-textworld-express": ("textworld_express", "py4j"),
+    "server-reasoning-gym": ("reasoning_gym",),
     "clients": ("aiohttp", "tokenizers"),
     "engine": ("aiohttp", "torch", "transformers", "safetensors", "tokenizers", "numpy"),
     "learner": ("torch", "transformers", "safetensors", "tokenizers", "numpy", "tensorboard"),
@@ -25,6 +26,7 @@ OPTIONAL_EXTRAS: Mapping[str, str] = {
     "server-alfworld": "make alfworld",
     "server-scienceworld": "make java",
     "server-textworld-express": "make java",
+    "server-reasoning-gym": "make reasoning-gym",
 }
 """Extras that `all` leaves out because only some runs need them: the command that installs each in a checkout."""
 

@@ -17,22 +17,23 @@ from typing import TYPE_CHECKING, ClassVar
 
 from env_server.environment import (
     Determinism,
-    Environment,
     EnvironmentBrokenError,
     EnvironmentSpec,
     KnobSpec,
     KnobValue,
     TaskInfo,
     Transition,
+    switch,
 )
 from env_server.environments.alfworld_files import DATA_VARIABLE, SPLITS, FileEntry, load_game, open_index
 from env_server.environments.alfworld_generator import GENERATOR_VERSION, generated_game, package_data
 from env_server.environments.alfworld_tasks import Catalogue
 from env_server.environments.alfworld_translation import TRANSLATION_VERSION, Game, Translation, obtain_translation
+from env_server.environments.episodes import EpisodicEnvironment
 from longturn.extras import how_to_install
 
 if TYPE_CHECKING:
-    from env_server.environments.alfworld_episode import AlfworldEpisode, PlayableGame
+    from env_server.environments.alfworld_episode import PlayableGame
 
 ALFWORLD_VERSION = "0.4.2"
 MAX_TURNS = 100
@@ -54,18 +55,8 @@ KNOBS = (
         description="the oracle: the shortest way, known beforehand and found again after any detour; or an explorer "
         "that knows only what the episode has shown",
     ),
-    KnobSpec(
-        name="admissible_actions",
-        kind="bool",
-        default=False,
-        description="list the commands that can be given; under 1 ms a turn",
-    ),
-    KnobSpec(
-        name="facts",
-        kind="bool",
-        default=False,
-        description="extra `facts`: what is true in the room, one statement a line; about 2 ms a turn",
-    ),
+    switch("admissible_actions", "list the commands that can be given; under 1 ms a turn"),
+    switch("facts", "extra `facts`: what is true in the room, one statement a line; about 2 ms a turn"),
 )
 _OWN_HASH = f"alfworld-{ALFWORLD_VERSION}-generator-{GENERATOR_VERSION}"
 _SPEC = EnvironmentSpec(
@@ -88,13 +79,10 @@ _SPEC = EnvironmentSpec(
 )
 
 
-class AlfworldEnvironment(Environment):
+class AlfworldEnvironment(EpisodicEnvironment):
     """One ALFWorld game at a time."""
 
     spec: ClassVar[EnvironmentSpec] = _SPEC
-
-    def __init__(self) -> None:
-        self._episode: AlfworldEpisode | None = None
 
     @classmethod
     def num_tasks(cls, split: str, filters: Mapping[str, str] | None = None) -> int:
@@ -139,22 +127,8 @@ class AlfworldEnvironment(Environment):
         resolved = self.spec.resolve_knobs(knobs)
         playable = _playable(task_id, os.environ.get(DATA_VARIABLE, ""))
         self.close()
-        self._episode = AlfworldEpisode(playable, resolved)
-        return self._episode.start()
-
-    def step(self, action: str) -> Transition:
-        if self._episode is None:
-            raise RuntimeError("step before reset")
-        return self._episode.step(action)
-
-    def oracle(self) -> str | None:
-        """The expert's next command; None where the goal is out of reach, or is no conjunction of known parts."""
-        return None if self._episode is None else self._episode.oracle()
-
-    def close(self) -> None:
-        if self._episode is not None:
-            self._episode.close()
-            self._episode = None
+        self._episode = episode = AlfworldEpisode(playable, resolved)
+        return episode.start()
 
 
 def _catalogue() -> Catalogue:

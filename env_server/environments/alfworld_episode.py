@@ -13,6 +13,7 @@ from env_server.environments.alfworld_text import FactState, Words
 from env_server.environments.alfworld_translation import Game, Translation
 from env_server.environments.alfworld_world import World, world_from_facts
 from env_server.environments.digests import state_hash
+from env_server.environments.episodes import Episode
 
 NOTHING_HAPPENS = "Nothing happens."
 _LIBRARIES = Libraries()
@@ -28,7 +29,7 @@ class PlayableGame:
         self.walkthrough = game.walkthrough
 
 
-class AlfworldEpisode:
+class AlfworldEpisode(Episode):
     """A game from its first observation to its end. `close` it."""
 
     def __init__(self, game: PlayableGame, knobs: Mapping[str, KnobValue]) -> None:
@@ -54,7 +55,7 @@ class AlfworldEpisode:
         return self._transition(self._apply(command), reward=float(self._is_won))
 
     def oracle(self) -> str | None:
-        """The expert's next command."""
+        """The expert's next command; None where the goal is out of reach, or is no conjunction of known parts."""
         act = None if self._is_won else self._expert.next_act()
         if act is None or isinstance(act, str):
             return act

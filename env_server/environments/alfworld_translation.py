@@ -10,17 +10,16 @@ import json
 import logging
 import os
 import sys
-import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from env_server.environment import EnvironmentBrokenError
 from env_server.environments.textworld_cache import CACHE_VARIABLE, default_cache_root
+from longturn.disk import DiskError, write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -131,18 +130,11 @@ def cached(kind: str, key: str, make: Callable[[], Mapping[str, Any]]) -> dict[s
         logger.warning("a cached file is damaged and made anew", extra={"path": str(path), "reason": str(error)})
     text = json.dumps(make())
     try:
-        _write(path, zlib.compress(text.encode()))
-    except OSError as error:
+        write_whole(path, zlib.compress(text.encode()))
+    except DiskError as error:
         hint = f"set {CACHE_VARIABLE} to a folder with space that can be written"
         raise EnvironmentBrokenError(f"the game cache {root} failed: {error}; {hint}") from error
     return json.loads(text)
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as partial:
-        partial.write(content)
-    os.replace(partial.name, path)
 
 
 def _is_conditional(condition: Any) -> bool:

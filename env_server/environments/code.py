@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from env_server.environment import (
     Determinism,
-    Environment,
     EnvironmentBrokenError,
     EnvironmentSpec,
     KnobError,
@@ -20,10 +19,12 @@ from env_server.environment import (
     KnobValue,
     TaskInfo,
     Transition,
+    switch,
 )
 from env_server.environments.code_data import SPLITS, own_data_hash, problem_set
 from env_server.environments.code_feedback import TestResult, counted, example
 from env_server.environments.code_problems import Problem, ProblemTest, unfenced
+from env_server.environments.episodes import Episode, EpisodicEnvironment
 from env_server.sandbox.isolation import INSECURE_VARIABLE, isolation
 from env_server.sandbox.records import Limits, Outcome
 from env_server.sandbox.sandbox import Sandbox, SandboxError
@@ -52,12 +53,7 @@ KNOBS = (
         choices=("failure", "count", "none"),
         description="after a submission: the first failure and the count, the count alone, or nothing",
     ),
-    KnobSpec(
-        name="reveals_tests",
-        kind="bool",
-        default=False,
-        description="show input and expected output of a failed hidden test too",
-    ),
+    switch("reveals_tests", "show input and expected output of a failed hidden test too"),
     KnobSpec(
         name="max_tests",
         kind="int",
@@ -73,7 +69,7 @@ KNOBS = (
 )
 
 
-class CodeEnvironment(Environment):
+class CodeEnvironment(EpisodicEnvironment):
     """One problem at a time."""
 
     spec = EnvironmentSpec(
@@ -93,9 +89,6 @@ class CodeEnvironment(Environment):
         licence="Apache-2.0",
         description="Programming problems with hidden tests, several submissions per episode. List filters: `kind`.",
     )
-
-    def __init__(self) -> None:
-        self._episode: _Episode | None = None
 
     @classmethod
     def num_tasks(cls, split: str, filters: Mapping[str, str] | None = None) -> int:
@@ -126,27 +119,15 @@ class CodeEnvironment(Environment):
 
     def reset(self, task_id: str, seed: int, knobs: Mapping[str, KnobValue]) -> Transition:
         problem = problem_set().problem(task_id)
-        self._episode = _Episode(problem, self.spec.resolve_knobs(knobs), _secured())
-        return self._episode.start(task_id)
-
-    def step(self, action: str) -> Transition:
-        if self._episode is None:
-            raise RuntimeError("step before reset")
-        return self._episode.step(action)
-
-    def oracle(self) -> str | None:
-        """The reference solution."""
-        return None if self._episode is None else self._episode.problem.solution
-
-    def close(self) -> None:
-        self._episode = None
+        self._episode = episode = _Episode(problem, self.spec.resolve_knobs(knobs), _secured())
+        return episode.start(task_id)
 
 
-class _Episode:
+class _Episode(Episode):
     """A problem and what was submitted for it."""
 
     def __init__(self, problem: Problem, knobs: Mapping[str, KnobValue], layers: frozenset[str]) -> None:
-        self.problem = problem
+        self._problem = problem
         self._tests = _chosen(problem.tests, int(knobs["max_tests"]))
         self._knobs = knobs
         limits = Limits(cpu_s=int(knobs["cpu_s"]), memory_bytes=int(knobs["memory_mb"]) * 2**20)
@@ -180,6 +161,10 @@ class _Episode:
         self._best = max(self._best, sum(result.has_passed for result in results) / len(results))
         return self._transition(self._feedback(results), before, action=action)
 
+    def oracle(self) -> str | None:
+        """The reference solution."""
+        return self._problem.solution
+
     def _run(self, program: str) -> Sequence[Outcome]:
         try:
             return self._sandbox.run(program, tuple(test.case for test in self._tests))
@@ -201,7 +186,7 @@ class _Episode:
         )
 
     def _assignment(self) -> str:
-        problem, knobs = self.problem, self._knobs
+        problem, knobs = self._problem, self._knobs
         public = [test for test in self._tests if test.is_public]
         parts = [problem.statement, *(example(number, test) for number, test in enumerate(public, start=1))]
         if problem.starter:

@@ -9,7 +9,6 @@ import hashlib
 import json
 import logging
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +18,7 @@ from typing import Any
 from env_server.environment import EnvironmentBrokenError, TaskInfo, TaskNotFoundError
 from env_server.environments.code_problems import BadProblemError, Problem, problem_from_row
 from env_server.environments.textworld_cache import default_cache_root
+from longturn.disk import DiskError, write_whole
 from longturn.nearest import nearest_name
 
 logger = logging.getLogger(__name__)
@@ -157,11 +157,8 @@ def _cached_index(files: Sequence[Path]) -> dict[str, Any]:
         logger.warning("the index of problems is cut short and made anew", extra={"path": str(path)})
     index = _make_index(files)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as partial:
-            json.dump(index, partial)
-        Path(partial.name).replace(path)
-    except OSError as error:
+        write_whole(path, json.dumps(index))
+    except DiskError as error:
         hint = "set LONGTURN_CACHE to a folder with space that can be written"
         raise EnvironmentBrokenError(f"the index of problems cannot be kept in {folder}: {error}; {hint}") from error
     return index

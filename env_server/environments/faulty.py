@@ -8,7 +8,15 @@ import time
 from collections.abc import Mapping
 from typing import ClassVar
 
-from env_server.environment import Determinism, EnvironmentBrokenError, EnvironmentSpec, KnobSpec, KnobValue, Transition
+from env_server.environment import (
+    Determinism,
+    EnvironmentBrokenError,
+    EnvironmentSpec,
+    KnobSpec,
+    KnobValue,
+    Transition,
+    switch,
+)
 from env_server.environments.echo import EchoEnvironment
 
 CRASH_EXIT_STATUS = 70
@@ -27,24 +35,20 @@ def _at_turn(name: str, description: str) -> KnobSpec:
     )
 
 
-def _flag(name: str, description: str) -> KnobSpec:
-    return KnobSpec(name=name, kind="bool", default=False, description=description)
-
-
 KNOBS = (
     _at_turn("fail", "raise EnvironmentBrokenError"),
     _at_turn("raise", "raise an error of no known kind"),
     _at_turn("crash", f"end the process with status {CRASH_EXIT_STATUS}"),
     _at_turn("hang", "never return"),
     _at_turn("nan", "give NaN as the reward"),
-    _flag("is_drifting", "another state hash on every replay"),
-    _flag("is_hash_constant", "the same state hash always"),
-    _flag("is_crowded", f"another state hash while more than {CROWD} episodes live in the process"),
-    _flag("is_fussy", "raise EnvironmentBrokenError at an action that is empty, long or not printable ASCII"),
-    _flag("is_generous", "every word is the right one"),
-    _flag("is_oracle_wrong", "the oracle says the wrong word"),
-    _flag("is_score_off", "the score is half of what the rewards add up to"),
-    _flag("has_orphan", "start a process that outlives the server by a minute, once per worker"),
+    switch("is_drifting", "another state hash on every replay"),
+    switch("is_hash_constant", "the same state hash always"),
+    switch("is_crowded", f"another state hash while more than {CROWD} episodes live in the process"),
+    switch("is_fussy", "raise EnvironmentBrokenError at an action that is empty, long or not printable ASCII"),
+    switch("is_generous", "every word is the right one"),
+    switch("is_oracle_wrong", "the oracle says the wrong word"),
+    switch("is_score_off", "the score is half of what the rewards add up to"),
+    switch("has_orphan", "start a process that outlives the server by a minute, once per worker"),
     KnobSpec(
         name="leaked_kib",
         kind="int",

@@ -8,14 +8,11 @@ does, whichever way, since it reads from a pipe that closes then.
 """
 
 import atexit
-import importlib.util
 import logging
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +22,15 @@ from py4j.java_gateway import (  # pyright: ignore[reportMissingImports]  # an o
     find_jar_path,
 )
 from py4j.protocol import (  # pyright: ignore[reportMissingImports]  # an optional extra
+    Py4JError,
     Py4JJavaError,
-    Py4JNetworkError,
 )
 
 from env_server.environment import EnvironmentBrokenError
-from longturn.extras import how_to_install
+from env_server.environments.java_package import HOW_TO_GET_JAVA, heap_mb, java_program
 
-HEAP_VARIABLE = "LONGTURN_JAVA_HEAP_MB"
-DEFAULT_HEAP_MB = 2048
-INSTALL_JAVA = "install one: apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
+_END_S = 2.0
+"""A machine that broke a connection is gone within this time, or has not ended."""
 # The serial collector needs one thread, not one a core. The heap begins small, and stays near what is alive.
 _MEMORY = (
     "-XX:+UseSerialGC",
@@ -64,8 +60,8 @@ class JavaRuntime:
             env=os.environ | {"MALLOC_ARENA_MAX": "2"},
             cwd=jar.parent,  # where a package's simulator looks for its other files
         )
-        atexit.register(self.close)
         self._gateway = self._connect()
+        atexit.register(self.close)
         # Simulators print every step; nobody reads it.
         java = self.packages.java
         java.lang.System.setOut(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
@@ -87,10 +83,10 @@ class JavaRuntime:
             yield
         except Py4JJavaError as error:
             raise EnvironmentBrokenError(f"the simulator raised {error.java_exception.toString()}") from error
-        except Py4JNetworkError as error:
-            raise SystemExit(
-                f"the Java runtime {self.pid} is gone ({error}); its episodes are to be replayed"
-            ) from error
+        except Py4JError as error:  # the client tells a machine that is gone as it tells any call that failed
+            if self._has_ended():
+                raise SystemExit(f"the Java runtime {self.pid} is gone: {error}") from error
+            raise EnvironmentBrokenError(f"a call to the Java runtime failed: {error}") from error
 
     def empty_array(self, java_class: Any) -> Any:
         """An empty Java array of a class such as `packages.java.lang.Object`."""
@@ -105,6 +101,17 @@ class JavaRuntime:
     def close(self) -> None:
         """End the machine; idempotent."""
         atexit.unregister(self.close)
+        self._gateway.close()
+        self._end_process()
+
+    def _has_ended(self) -> bool:
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _end_process(self) -> None:
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -115,45 +122,10 @@ class JavaRuntime:
         assert self._process.stdout is not None
         lines = [self._process.stdout.readline().decode().strip() for _ in range(2)]
         if not all(lines):
-            self.close()
+            self._end_process()
             raise EnvironmentBrokenError(
                 f"{java_program()} ended with code {self._process.returncode} (its message is in the log); "
-                f"Java 11 or newer is needed, {INSTALL_JAVA}"
+                f"Java 11 or newer is needed, {HOW_TO_GET_JAVA}"
             )
         port, token = lines
         return JavaGateway(gateway_parameters=GatewayParameters(port=int(port), auth_token=token, auto_field=False))
-
-
-def java_program() -> str:
-    """Path of the Java to run: that of JAVA_HOME, else the one on the path. Raises `EnvironmentBrokenError`."""
-    home = os.environ.get("JAVA_HOME")
-    program = str(Path(home) / "bin" / "java") if home else "java"
-    found = shutil.which(program)
-    if found is None:
-        raise EnvironmentBrokenError(f"no Java runtime: {program} is not found; {INSTALL_JAVA}")
-    return os.path.abspath(found)
-
-
-def heap_mb() -> int:
-    """What a machine's heap may grow to. Raises `EnvironmentBrokenError` where the variable holds no such number."""
-    text = os.environ.get(HEAP_VARIABLE, str(DEFAULT_HEAP_MB))
-    if not (text.isascii() and text.isdigit() and 64 <= int(text) <= 2**20):
-        raise EnvironmentBrokenError(f"{HEAP_VARIABLE} is a number of megabytes, 64 or more; got {text!r}")
-    return int(text)
-
-
-def jar_of(package: str, jar: str, *, needed: str, extra: str) -> Path:
-    """Path of a jar inside an installed package, which is not imported.
-
-    Raises `EnvironmentBrokenError` where the package is missing, or has another version than the needed one.
-    """
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise EnvironmentBrokenError(f"No module named {package!r}; {how_to_install(extra)}")
-    try:
-        installed = version(package)
-    except PackageNotFoundError:
-        installed = "unknown"
-    if installed != needed:
-        raise EnvironmentBrokenError(f"{package} {installed} is installed, {needed} is needed; {how_to_install(extra)}")
-    return Path(spec.submodule_search_locations[0]) / jar

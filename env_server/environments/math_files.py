@@ -7,14 +7,21 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from env_server.environment import EnvironmentBrokenError
 from env_server.environments.data_store import Records, files_key, prepared, write_records
 from env_server.environments.math_answers import final_answer, has_mark
-from env_server.environments.split_files import FileRecord, assign_splits, data_files, read_records
+from env_server.environments.split_files import (
+    BadRecordError,
+    FileRecord,
+    Quarantine,
+    assign_splits,
+    data_files,
+    read_records,
+    tell_what_is_left_out,
+)
 from env_server.environments.task_table import SPLITS
 from env_server.environments.word_problems import MathProblem
 
-READER_VERSION = 1
+READER_VERSION = 2
 """Rises whenever the same files may give other problems."""
 
 _QUESTIONS = ("query", "question", "problem")
@@ -38,15 +45,19 @@ class MathFiles:
 
 @lru_cache(maxsize=4)
 def read_files(setting: str, path_text: str) -> MathFiles:
-    """The problems at a path, once per process. Raises `EnvironmentBrokenError`, naming `setting`, file and line."""
+    """The problems at a path, once per process. Raises `EnvironmentBrokenError` where there is none."""
     files = data_files(setting, path_text)
-    return MathFiles(prepared("math", files_key(files, READER_VERSION), lambda folder: _prepare(files, folder)))
+    folder = prepared("math", files_key(files, READER_VERSION), lambda folder: _prepare(files, folder))
+    tell_what_is_left_out(folder)
+    return MathFiles(folder)
 
 
 def _prepare(files: list[Path], folder: Path) -> None:
-    records = list(read_records(files))
-    problems = [_problem(record) for record in records]
-    splits = assign_splits([(record.split, _group(record.values)) for record in records])
+    quarantine = Quarantine()
+    found = quarantine.made(read_records(files, quarantine), _problem)
+    quarantine.keep(folder, num_good=len(found))
+    problems = [problem for _, problem in found]
+    splits = assign_splits([(record.split, _group(record.values)) for record, _ in found])
     digests = {split: write_records(folder, split, _of_split(split, splits, problems)) for split in SPLITS}
     facts = {"data_hash": "-".join(("math", str(READER_VERSION), *(digests[split][:8] for split in SPLITS)))}
     (folder / "facts.json").write_text(json.dumps(facts))
@@ -62,7 +73,7 @@ def _problem(record: FileRecord) -> dict[str, str]:
     is_answer = has_mark(solution) or len(solution) <= _LONGEST_BARE_ANSWER
     answer = final_answer(solution) if is_answer else ""
     if not question or not answer:
-        raise EnvironmentBrokenError(
+        raise BadRecordError(
             f"{record.where} has no question and answer: it needs one of {', '.join(_QUESTIONS)}, and one of "
             f"{', '.join(_SOLUTIONS)} that ends in '#### ANSWER' or 'The answer is: ANSWER'; mend or remove it"
         )

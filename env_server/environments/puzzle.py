@@ -11,15 +11,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from env_server.environment import Determinism, Environment, EnvironmentSpec, KnobSpec, KnobValue, TaskInfo, Transition
+from env_server.environment import (
+    Determinism,
+    Environment,
+    EnvironmentSpec,
+    KnobSpec,
+    KnobValue,
+    TaskInfo,
+    Transition,
+    switch,
+)
 from env_server.environments.generated_tasks import SPLITS, GeneratedTask, Generator
 
 MAX_ACTION_CHARS = 400
 """Longer actions are answered without being read."""
 
-ADMISSIBLE_ACTIONS = KnobSpec(
-    name="admissible_actions", kind="bool", default=False, description="list the actions that are valid now"
-)
+ADMISSIBLE_ACTIONS = switch("admissible_actions", "list the actions that are valid now")
 MOVES_PER_TURN = KnobSpec(
     name="moves_per_turn",
     kind="int",

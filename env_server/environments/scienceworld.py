@@ -13,25 +13,24 @@ from typing import TYPE_CHECKING
 
 from env_server.environment import (
     Determinism,
-    Environment,
-    EnvironmentBrokenError,
     EnvironmentSpec,
     KnobError,
     KnobSpec,
     KnobValue,
     TaskInfo,
     Transition,
+    switch,
 )
 from env_server.environments.digests import state_hash
+from env_server.environments.episodes import Episode, EpisodicEnvironment
 from env_server.environments.gold_path import GoldPath
+from env_server.environments.java_package import SCIENCEWORLD
 from env_server.environments.scienceworld_tasks import NEEDS_WIRES, SPLITS, Variation, find, listed
 from env_server.text import one_line
-from longturn.extras import how_to_install
 
 if TYPE_CHECKING:
     from env_server.environments.scienceworld_simulator import Simulator
 
-_VERSION = "1.2.3"
 MAX_ACTION_CHARS = 200
 NOT_READ = f"No known action matches that input. Give one line of at most {MAX_ACTION_CHARS} characters."
 _REFUSALS = ("No known action matches that input", "Ambiguous request: Multiple", "ERROR: ")
@@ -50,10 +49,6 @@ _SIMPLIFICATIONS = {
 _EASY = ("teleport", "no_electrical_actions", "open_doors", "self_watering_flower_pots")
 
 
-def _switch(name: str, description: str) -> KnobSpec:
-    return KnobSpec(name=name, kind="bool", default=False, description=description)
-
-
 KNOBS = (
     KnobSpec(
         name="preset",
@@ -63,24 +58,24 @@ KNOBS = (
         description="easy: the package's preset, which the papers use: the simplifications below but open_containers, "
         "and no_electrical_actions only where no electrical action is needed",
     ),
-    _switch("teleport", "`teleport to ROOM` is an action"),
-    _switch("no_electrical_actions", "nothing can be connected; not for the tasks that need it"),
-    _switch("open_doors", "doors are open"),
-    _switch("self_watering_flower_pots", "plants need no water"),
-    _switch("open_containers", "containers are open"),
-    _switch("admissible_actions", "list the valid actions, hundreds of them; ten times the time of a step"),
-    _switch("look", "extra `look`: the room; under 1 ms a turn"),
-    _switch("inventory", "extra `inventory`; under 1 ms a turn"),
+    switch("teleport", "`teleport to ROOM` is an action"),
+    switch("no_electrical_actions", "nothing can be connected; not for the tasks that need it"),
+    switch("open_doors", "doors are open"),
+    switch("self_watering_flower_pots", "plants need no water"),
+    switch("open_containers", "containers are open"),
+    switch("admissible_actions", "list the valid actions, hundreds of them; ten times the time of a step"),
+    switch("look", "extra `look`: the room; under 1 ms a turn"),
+    switch("inventory", "extra `inventory`; under 1 ms a turn"),
 )
 
 
-class ScienceWorldEnvironment(Environment):
+class ScienceWorldEnvironment(EpisodicEnvironment):
     """One task at a time."""
 
     spec = EnvironmentSpec(
         name="scienceworld",
-        version=f"{_VERSION}+1",
-        data_hash=f"scienceworld-{_VERSION}",
+        version=f"{SCIENCEWORLD.version}+1",
+        data_hash=f"scienceworld-{SCIENCEWORLD.version}",
         action_format="One English command, such as: open door to kitchen, go to kitchen, pick up thermometer, "
         "use thermometer on water, focus on water, connect battery anode to blue wire terminal 1, wait.",
         max_turns=100,
@@ -110,9 +105,6 @@ class ScienceWorldEnvironment(Environment):
         "tasks have a default turn limit above 100.",
     )
 
-    def __init__(self) -> None:
-        self._episode: _Episode | None = None
-
     @classmethod
     def num_tasks(cls, split: str, filters: Mapping[str, str] | None = None) -> int:
         return len(listed(split, filters or {}))
@@ -130,41 +122,18 @@ class ScienceWorldEnvironment(Environment):
     @classmethod
     def warm_up(cls) -> None:
         """See that package and Java are there; the machine starts with the first episode."""
-        try:
-            from env_server.environments.java_runtime import heap_mb, jar_of, java_program
-        except ModuleNotFoundError as error:
-            raise EnvironmentBrokenError(f"{error}; {how_to_install('server-scienceworld')}") from error
-        jar_of("scienceworld", "scienceworld.jar", needed=_VERSION, extra="server-scienceworld")
-        java_program()
-        heap_mb()
+        SCIENCEWORLD.check()
 
     def reset(self, task_id: str, seed: int, knobs: Mapping[str, KnobValue]) -> Transition:
         """Start the task's variation as it stands in the package."""
         variation = find(task_id)
         resolved = self.spec.resolve_knobs(knobs)
         self.close()
-        self._episode = _Episode(variation, simplifications(variation.task, resolved), resolved)
-        return self._episode.start()
-
-    def step(self, action: str) -> Transition:
-        if self._episode is None:
-            raise RuntimeError("step before reset")
-        return self._episode.step(action)
-
-    def oracle(self) -> str | None:
-        """The next command of the package's own solution; None once an action that takes time has left it.
-
-        The first call of a task costs up to ten seconds.
-        """
-        return None if self._episode is None else self._episode.oracle()
-
-    def close(self) -> None:
-        if self._episode is not None:
-            self._episode.close()
-            self._episode = None
+        self._episode = episode = _Episode(variation, simplifications(variation.task, resolved), resolved)
+        return episode.start()
 
 
-class _Episode:
+class _Episode(Episode):
     """A task from its first observation to its end."""
 
     def __init__(self, variation: Variation, simplifications: str, knobs: Mapping[str, KnobValue]) -> None:
@@ -200,6 +169,10 @@ class _Episode:
         return self._transition(_tidy(reply.text), reward=self._score - before, is_valid=is_valid)
 
     def oracle(self) -> str | None:
+        """The next command of the package's own solution; None once an action that takes time has left it.
+
+        The first call of a task costs up to ten seconds.
+        """
         return None if self._is_over else self._path.next()
 
     def close(self) -> None:

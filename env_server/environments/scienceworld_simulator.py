@@ -15,9 +15,8 @@ from functools import cache, lru_cache
 from typing import Any
 
 from env_server.environment import EnvironmentBrokenError
-from env_server.environments.java_runtime import JavaRuntime, jar_of
-
-SCIENCEWORLD_VERSION = "1.2.3"
+from env_server.environments.java_package import SCIENCEWORLD
+from env_server.environments.java_runtime import JavaRuntime
 
 _OPTIONS = (
     "-XX:+UnlockExperimentalVMOptions",
@@ -45,8 +44,7 @@ class SimulatorHost:
 
     def __init__(self) -> None:
         """Start the machine. Raises `EnvironmentBrokenError` if something that it needs is missing."""
-        jar = jar_of("scienceworld", "scienceworld.jar", needed=SCIENCEWORLD_VERSION, extra="server-scienceworld")
-        self.runtime = JavaRuntime(jar, _OPTIONS)
+        self.runtime = JavaRuntime(SCIENCEWORLD.jar, _OPTIONS)
         packages = self.runtime.packages
         with self.runtime.calling():
             self._interface: Any = packages.scienceworld.runtime.pythonapi.PythonInterface
@@ -60,15 +58,13 @@ class SimulatorHost:
 
     def open(self, task: str, variation: int, simplifications: str) -> "Simulator":
         """A simulator at the beginning of an episode; raise `EnvironmentBrokenError` if it cannot be loaded."""
-        with self.runtime.calling():
-            simulator = Simulator(self, self._interface())
+        simulator = self._new()
         simulator.load(task, variation, simplifications)
         return simulator
 
     def gold_path(self, task: str, variation: int, simplifications: str) -> tuple[str, ...]:
         """The package's own solution, made by playing: half a second to ten seconds."""
-        with self.runtime.calling():
-            simulator = Simulator(self, self._interface())
+        simulator = self._new()
         simulator.load(task, variation, simplifications, with_gold_path=True)
         path = simulator.ask_list("getGoldActionSequence")
         simulator.close()
@@ -79,7 +75,8 @@ class SimulatorHost:
         """Calls to a simulator belong in here: it finds the shared globals as it left them."""
         with self.runtime.calling():
             if self._last is not simulator:
-                self._exchange(self._last, simulator)
+                self._set_aside()
+                self._take_up(simulator)
             yield
 
     def leave(self, simulator: "Simulator") -> None:
@@ -93,9 +90,17 @@ class SimulatorHost:
         text = str(self._join("\n", strings))
         return tuple(text.split("\n")) if text else ()
 
-    def _exchange(self, last: "Simulator | None", simulator: "Simulator") -> None:
-        if last is not None:
-            last.globals = (self._state.get(self._random), self._counter.count())
+    def _new(self) -> "Simulator":
+        with self.runtime.calling():
+            self._set_aside()  # making one draws random numbers, too
+            return Simulator(self, self._interface())
+
+    def _set_aside(self) -> None:
+        if self._last is not None:
+            self._last.globals = (self._state.get(self._random), self._counter.count())
+            self._last = None
+
+    def _take_up(self, simulator: "Simulator") -> None:
         self._last = simulator
         if simulator.globals is not None:
             state, count = simulator.globals

@@ -11,7 +11,6 @@ from typing import ClassVar
 
 from env_server.environment import (
     Determinism,
-    Environment,
     EnvironmentSpec,
     KnobSpec,
     KnobValue,
@@ -22,6 +21,7 @@ from env_server.environments.answer_scores import exact_match, f1
 from env_server.environments.bm25 import RANKING_VERSION
 from env_server.environments.bracketed import bracketed
 from env_server.environments.digests import state_hash
+from env_server.environments.episodes import Episode, EpisodicEnvironment
 from env_server.environments.search_corpus import Corpus, Question
 from env_server.environments.search_generator import GENERATOR_VERSION
 from env_server.environments.search_library import GENERATED_HASH, Library, open_library
@@ -70,16 +70,13 @@ _SPEC = EnvironmentSpec(
 )
 
 
-class SearchEnvironment(Environment):
+class SearchEnvironment(EpisodicEnvironment):
     """One question at a time. Ids are `generated/hops=N/SPLIT/INDEX`, or `file/SPLIT/INDEX` with files.
 
     An action of neither form is invalid. The first `finish` ends the episode.
     """
 
     spec: ClassVar[EnvironmentSpec] = _SPEC
-
-    def __init__(self) -> None:
-        self._episode: _Episode | None = None
 
     @classmethod
     def num_tasks(cls, split: str, filters: Mapping[str, str] | None = None) -> int:
@@ -104,23 +101,11 @@ class SearchEnvironment(Environment):
         """The task alone fixes question and corpus; the seed changes nothing."""
         library = _open()
         question = library.question(library.table.find(task_id))
-        self._episode = _Episode(library.corpus, question, self.spec.resolve_knobs(knobs))
-        return self._episode.start()
-
-    def step(self, action: str) -> Transition:
-        if self._episode is None:
-            raise RuntimeError("step before reset")
-        return self._episode.step(action)
-
-    def oracle(self) -> str | None:
-        """A search for the next article that leads to the answer, where those are known; then the answer."""
-        return None if self._episode is None else self._episode.oracle()
-
-    def close(self) -> None:
-        self._episode = None
+        self._episode = episode = _Episode(library.corpus, question, self.spec.resolve_knobs(knobs))
+        return episode.start()
 
 
-class _Episode:
+class _Episode(Episode):
     """A question from being asked to being answered."""
 
     def __init__(self, corpus: Corpus, question: Question, knobs: Mapping[str, KnobValue]) -> None:
@@ -143,6 +128,7 @@ class _Episode:
         return self._finish(form[1]) if form[0] == "finish" else self._search(form[1])
 
     def oracle(self) -> str | None:
+        """A search for the next article that leads to the answer, where those are known; then the answer."""
         if self._is_over:
             return None
         missing = self._missing()

@@ -9,6 +9,7 @@ from env_server.environments.data_store import Records, files_key, prepared
 from env_server.environments.search_corpus import Corpus, Question, write_corpus, write_facts
 from env_server.environments.search_files import READER_VERSION, SearchFolder
 from env_server.environments.search_generator import GENERATOR_VERSION, HOPS, articles, generate_question
+from env_server.environments.split_files import tell_what_is_left_out
 from env_server.environments.task_table import SPLITS, TaskKey, TaskTable
 
 GENERATED_HASH = f"search-generated-{GENERATOR_VERSION}.{RANKING_VERSION}"
@@ -50,6 +51,7 @@ class FileLibrary:
 
     def __init__(self, source: SearchFolder) -> None:
         folder = prepared("search", files_key(source.files, (READER_VERSION, RANKING_VERSION)), source.prepare)
+        tell_what_is_left_out(folder)
         self.corpus = Corpus(folder)
         self._questions = {split: Records(folder, f"questions-{split}") for split in SPLITS}
         sizes = {split: len(records) for split, records in self._questions.items()}

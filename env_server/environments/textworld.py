@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 from env_server.environment import (
     Determinism,
-    Environment,
     EnvironmentBrokenError,
     EnvironmentSpec,
-    KnobSpec,
     KnobValue,
     TaskInfo,
     Transition,
+    switch,
 )
+from env_server.environments.episodes import Episode, EpisodicEnvironment
 from env_server.environments.textworld_cache import GameCache, GameEntry, GameFacts, default_cache_root
 from env_server.environments.textworld_guide import Guide, RoomGuide, WalkthroughGuide
 from env_server.environments.textworld_tasks import (
@@ -62,21 +62,17 @@ _META_COMMANDS = frozenset({
 _WORD_CHARS = 9
 
 
-def _switch(name: str, description: str) -> KnobSpec:
-    return KnobSpec(name=name, kind="bool", default=False, description=description)
-
-
 KNOBS = (
-    _switch("show_objective", "begin with the game's own introduction, which often spells the solution"),
-    _switch("admissible_actions", "list the admissible commands; 5-50 ms a turn"),
-    _switch("facts", "extra `facts`: the state of the world, one statement a line; 5-50 ms a turn"),
-    _switch("inventory", "extra `inventory`; under 1 ms a turn"),
-    _switch("description", "extra `description` of the room; about 1-10 ms a turn"),
-    _switch("policy_commands", "extra `policy_commands`, also the oracle's and progress's source; 10-500 ms a turn"),
+    switch("show_objective", "begin with the game's own introduction, which often spells the solution"),
+    switch("admissible_actions", "list the admissible commands; 5-50 ms a turn"),
+    switch("facts", "extra `facts`: the state of the world, one statement a line; 5-50 ms a turn"),
+    switch("inventory", "extra `inventory`; under 1 ms a turn"),
+    switch("description", "extra `description` of the room; about 1-10 ms a turn"),
+    switch("policy_commands", "extra `policy_commands`, also the oracle's and progress's source; 10-500 ms a turn"),
 )
 
 
-class TextWorldEnvironment(Environment):
+class TextWorldEnvironment(EpisodicEnvironment):
     """One TextWorld game at a time."""
 
     spec = EnvironmentSpec(
@@ -98,9 +94,6 @@ class TextWorldEnvironment(Environment):
         description="Generated text adventures. Task ids are FAMILY/PARAMETERS/SPLIT/INDEX; list filters are `family` "
         "and the family's parameters (level; recipe, take, go, open, cook, cut, drop; rewards, goal; length, rooms).",
     )
-
-    def __init__(self) -> None:
-        self._episode: _Episode | None = None
 
     @classmethod
     def num_tasks(cls, split: str, filters: Mapping[str, str] | None = None) -> int:
@@ -135,27 +128,11 @@ class TextWorldEnvironment(Environment):
         task = parse_task_id(task_id)
         resolved = self.spec.resolve_knobs(knobs)
         self.close()
-        self._episode = _Episode(_obtain(task), resolved)
-        return self._episode.start()
-
-    def step(self, action: str) -> Transition:
-        if self._episode is None:
-            raise RuntimeError("step before reset")
-        return self._episode.step(action)
-
-    def oracle(self) -> str | None:
-        """The expert's next command.
-
-        Coin collector: known in every room. Others: on the walkthrough, after moves off it and after commands that only
-        look; None once any other command took a turn, unless the knob `policy_commands` is set.
-        """
-        return None if self._episode is None else self._episode.oracle()
-
-    def close(self) -> None:
-        self._episode = None  # the interpreter's library is unloaded with its last reference
+        self._episode = episode = _Episode(_obtain(task), resolved)
+        return episode.start()
 
 
-class _Episode:
+class _Episode(Episode):
     """A game from its first observation to its end."""
 
     def __init__(self, entry: GameEntry, knobs: Mapping[str, KnobValue]) -> None:
@@ -194,6 +171,11 @@ class _Episode:
         return self._apply(command)
 
     def oracle(self) -> str | None:
+        """The expert's next command.
+
+        Coin collector: known in every room. Others: on the walkthrough, after moves off it and after commands that only
+        look; None once any other command took a turn, unless the knob `policy_commands` is set.
+        """
         if self._is_over:
             return None
         if self._knobs["policy_commands"]:

@@ -8,45 +8,39 @@ from collections.abc import Mapping, Sequence
 
 from env_server.environment import (
     Determinism,
-    Environment,
-    EnvironmentBrokenError,
     EnvironmentSpec,
-    KnobSpec,
     KnobValue,
     TaskInfo,
     Transition,
+    switch,
 )
 from env_server.environments.digests import state_hash
+from env_server.environments.episodes import Episode, EpisodicEnvironment
 from env_server.environments.gold_path import GoldPath
+from env_server.environments.java_package import TEXTWORLD_EXPRESS
 from env_server.environments.textworld_express_tasks import GAMES, SPLITS, ExpressTask, find, num_tasks, page
 from env_server.text import one_line
-from longturn.extras import how_to_install
 
-_VERSION = "1.1.0"
 MAX_ACTION_CHARS = 200
 NOT_READ = f"Unknown action: give one line of at most {MAX_ACTION_CHARS} characters."
 _REFUSAL = "Unknown action"
 _TAKES_NO_TIME = frozenset({"look around", "inventory", "task"})
 
 
-def _switch(name: str, description: str) -> KnobSpec:
-    return KnobSpec(name=name, kind="bool", default=False, description=description)
-
-
 KNOBS = (
-    _switch("admissible_actions", "list the valid actions; they cost nothing"),
-    _switch("look", "extra `look`: the room"),
-    _switch("inventory", "extra `inventory`"),
+    switch("admissible_actions", "list the valid actions; they cost nothing"),
+    switch("look", "extra `look`: the room"),
+    switch("inventory", "extra `inventory`"),
 )
 
 
-class TextWorldExpressEnvironment(Environment):
+class TextWorldExpressEnvironment(EpisodicEnvironment):
     """One game at a time."""
 
     spec = EnvironmentSpec(
         name="textworld_express",
-        version=f"{_VERSION}+1",
-        data_hash=f"textworld-express-{_VERSION}",
+        version=f"{TEXTWORLD_EXPRESS.version}+1",
+        data_hash=f"textworld-express-{TEXTWORLD_EXPRESS.version}",
         action_format="One English command, such as: look around, open door to north, move north, take coin, "
         "put coin in box.",
         max_turns=100,
@@ -65,9 +59,6 @@ class TextWorldExpressEnvironment(Environment):
         f"({', '.join(GAMES)}) and the game's parameters. A lost game has score -1.",
     )
 
-    def __init__(self) -> None:
-        self._episode: _Episode | None = None
-
     @classmethod
     def num_tasks(cls, split: str, filters: Mapping[str, str] | None = None) -> int:
         return num_tasks(split, filters or {})
@@ -85,38 +76,18 @@ class TextWorldExpressEnvironment(Environment):
     @classmethod
     def warm_up(cls) -> None:
         """See that package and Java are there; the machine starts with the first episode."""
-        try:
-            from env_server.environments.java_runtime import heap_mb, jar_of, java_program
-        except ModuleNotFoundError as error:
-            raise EnvironmentBrokenError(f"{error}; {how_to_install('server-textworld-express')}") from error
-        jar_of("textworld_express", "textworld-express.jar", needed=_VERSION, extra="server-textworld-express")
-        java_program()
-        heap_mb()
+        TEXTWORLD_EXPRESS.check()
 
     def reset(self, task_id: str, seed: int, knobs: Mapping[str, KnobValue]) -> Transition:
         """Start the task's game."""
         task = find(task_id)
         resolved = self.spec.resolve_knobs(knobs)
         self.close()
-        self._episode = _Episode(task, resolved)
-        return self._episode.start()
-
-    def step(self, action: str) -> Transition:
-        if self._episode is None:
-            raise RuntimeError("step before reset")
-        return self._episode.step(action)
-
-    def oracle(self) -> str | None:
-        """The next command of the package's own solution; None once an action that takes time has left it."""
-        return None if self._episode is None else self._episode.oracle()
-
-    def close(self) -> None:
-        if self._episode is not None:
-            self._episode.close()
-            self._episode = None
+        self._episode = episode = _Episode(task, resolved)
+        return episode.start()
 
 
-class _Episode:
+class _Episode(Episode):
     """A game from its first observation to its end."""
 
     def __init__(self, task: ExpressTask, knobs: Mapping[str, KnobValue]) -> None:
@@ -151,6 +122,7 @@ class _Episode:
         return self._transition(self._reply.text.strip(), reward=self._reply.score - before, is_valid=is_valid)
 
     def oracle(self) -> str | None:
+        """The next command of the package's own solution; None once an action that takes time has left it."""
         return None if self._is_over else self._path.next()
 
     def close(self) -> None:

@@ -6,9 +6,9 @@ from functools import cache, lru_cache
 from typing import Any
 
 from env_server.environment import EnvironmentBrokenError
-from env_server.environments.java_runtime import JavaRuntime, jar_of
+from env_server.environments.java_package import TEXTWORLD_EXPRESS
+from env_server.environments.java_runtime import JavaRuntime
 
-TEXTWORLD_EXPRESS_VERSION = "1.1.0"
 _REMEMBERED_PATHS = 4096
 
 
@@ -30,13 +30,7 @@ class ExpressHost:
 
     def __init__(self) -> None:
         """Start the machine. Raises `EnvironmentBrokenError` if something that it needs is missing."""
-        jar = jar_of(
-            "textworld_express",
-            "textworld-express.jar",
-            needed=TEXTWORLD_EXPRESS_VERSION,
-            extra="server-textworld-express",
-        )
-        self.runtime = JavaRuntime(jar)
+        self.runtime = JavaRuntime(TEXTWORLD_EXPRESS.jar)
         packages = self.runtime.packages
         with self.runtime.calling():
             self._interface: Any = packages.textworldexpress.runtime.PythonInterface

@@ -10,7 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from env_server.environment import KnobError, KnobSpec, KnobValue, TaskInfo, TaskNotFoundError
+from env_server.environment import (
+    KnobError,
+    KnobSpec,
+    KnobValue,
+    TaskInfo,
+    TaskNotFoundError,
+    switch,
+)
 from env_server.environments.generated_tasks import whole
 from longturn.nearest import nearest_hint, nearest_name
 
@@ -36,14 +43,10 @@ _PACKAGE_NAMES = {
 }
 
 
-def _flag(name: str, *, default: bool, description: str) -> KnobSpec:
-    return KnobSpec(name=name, kind="bool", default=default, description=description)
-
-
 def _house(*, default: bool) -> tuple[KnobSpec, KnobSpec]:
     return (
-        _flag("doors", default=default, description="doors are closed at first"),
-        _flag("limit", default=default, description="few things can be carried"),
+        switch("doors", "doors are closed at first", default=default),
+        switch("limit", "few things can be carried", default=default),
     )
 
 
@@ -65,7 +68,7 @@ GAMES: Mapping[str, tuple[KnobSpec, ...]] = {
         *_house(default=True),
     ),
     "mapreader": (
-        whole("locations", 15, 2, 50, "rooms"),
+        whole("locations", 15, 2, 40, "rooms"),
         whole("distance", 4, 1, 8, "the coin lies at most so far away"),
         whole("clutter", 3, 0, 3, "at most so many other things in a room"),
         *_house(default=False),
@@ -75,7 +78,7 @@ GAMES: Mapping[str, tuple[KnobSpec, ...]] = {
     "simonsays": (
         whole("length", 5, 2, 50, "commands to be followed"),
         whole("decoys", 3, 0, 5, "other actions offered"),
-        _flag("memory", default=False, description="all commands are given at the beginning"),
+        switch("memory", "all commands are given at the beginning"),
     ),
     "peckingorder": (),
 }

@@ -16,6 +16,7 @@ from env_server.environment import (
     KnobValue,
     TaskInfo,
     TaskNotFoundError,
+    switch,
 )
 from longturn.nearest import nearest_hint, nearest_name
 
@@ -92,10 +93,6 @@ def _int(name: str, default: int, minimum: int, maximum: int, description: str) 
     return KnobSpec(name=name, kind="int", default=default, minimum=minimum, maximum=maximum, description=description)
 
 
-def _flag(name: str, description: str) -> KnobSpec:
-    return KnobSpec(name=name, kind="bool", default=True, description=description)
-
-
 def _choice(name: str, default: str, choices: tuple[str, ...], description: str) -> KnobSpec:
     return KnobSpec(name=name, kind="choice", default=default, choices=choices, description=description)
 
@@ -123,10 +120,10 @@ FAMILIES = {
                 _int("recipe", 3, 1, 5, "ingredients of the recipe"),
                 _int("take", 3, 0, 5, "ingredients to find, at most recipe"),
                 _choice("go", "6", ("1", "6", "9", "12"), "number of rooms"),
-                _flag("open", "doors and containers are closed"),
-                _flag("cook", "ingredients need cooking"),
-                _flag("cut", "ingredients need cutting"),
-                _flag("drop", "the inventory is limited"),
+                switch("open", "doors and containers are closed", default=True),
+                switch("cook", "ingredients need cooking", default=True),
+                switch("cut", "ingredients need cutting", default=True),
+                switch("drop", "the inventory is limited", default=True),
             ),
             listed={
                 "recipe": tuple(range(1, 6)),

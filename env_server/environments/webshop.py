@@ -11,16 +11,17 @@ from typing import ClassVar
 
 from env_server.environment import (
     Determinism,
-    Environment,
     EnvironmentSpec,
     KnobSpec,
     KnobValue,
     TaskInfo,
     Transition,
+    switch,
 )
 from env_server.environments.bm25 import RANKING_VERSION
 from env_server.environments.bracketed import bracketed
 from env_server.environments.digests import state_hash
+from env_server.environments.episodes import Episode, EpisodicEnvironment
 from env_server.environments.task_table import SPLITS, TaskTable
 from env_server.environments.webshop_catalogue import GENERATED_HASH, Catalogue, Wishes, open_shop
 from env_server.environments.webshop_generator import GENERATOR_VERSION
@@ -49,7 +50,7 @@ KNOBS = (
         choices=TEXT_FORMS,
         description="WebShop's text forms of a page",
     ),
-    KnobSpec(name="admissible_actions", kind="bool", default=False, description="list the admissible actions"),
+    switch("admissible_actions", "list the admissible actions"),
 )
 _SPEC = EnvironmentSpec(
     name="webshop",
@@ -70,7 +71,7 @@ _SPEC = EnvironmentSpec(
 )
 
 
-class WebShopEnvironment(Environment):
+class WebShopEnvironment(EpisodicEnvironment):
     """One shopping trip at a time. Ids are `generated/SPLIT/INDEX`, or `file/SPLIT/INDEX` with WebShop's files.
 
     As in WebShop a search works from every page. An action is invalid where it is of neither form, or clicks what the
@@ -78,9 +79,6 @@ class WebShopEnvironment(Environment):
     """
 
     spec: ClassVar[EnvironmentSpec] = _SPEC
-
-    def __init__(self) -> None:
-        self._episode: _Episode | None = None
 
     @classmethod
     def num_tasks(cls, split: str, filters: Mapping[str, str] | None = None) -> int:
@@ -105,26 +103,11 @@ class WebShopEnvironment(Environment):
         """The task alone fixes shop and wish; the seed changes nothing."""
         catalogue, wishes = _open()
         goal = wishes.goal(_table(wishes).find(task_id))
-        self._episode = _Episode(catalogue, goal, self.spec.resolve_knobs(knobs))
-        return self._episode.start()
-
-    def step(self, action: str) -> Transition:
-        if self._episode is None:
-            raise RuntimeError("step before reset")
-        return self._episode.step(action)
-
-    def oracle(self) -> str | None:
-        """The next action of a short way to the product that the wish was written for, from wherever the shopper is.
-
-        None where that product cannot earn the whole reward or be found by its title, as happens in WebShop's own data.
-        """
-        return None if self._episode is None else self._episode.oracle()
-
-    def close(self) -> None:
-        self._episode = None
+        self._episode = episode = _Episode(catalogue, goal, self.spec.resolve_knobs(knobs))
+        return episode.start()
 
 
-class _Episode:
+class _Episode(Episode):
     """A trip from the search page to the purchase."""
 
     def __init__(self, catalogue: Catalogue, goal: Goal, knobs: Mapping[str, KnobValue]) -> None:
@@ -151,6 +134,10 @@ class _Episode:
         return self._transition(is_valid=True)
 
     def oracle(self) -> str | None:
+        """The next action of a short way to the product that the wish was written for, from wherever the shopper is.
+
+        None where that product cannot earn the whole reward or be found by its title, as happens in WebShop's own data.
+        """
         plan = self._oracle.plan(self._view) if self._oracle.can_win else []
         return plan[0] if plan else None
 

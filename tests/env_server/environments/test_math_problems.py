@@ -181,14 +181,17 @@ def test_rewordings_of_one_question_stay_together(
     assert sum(map(len, originals.values())) == 60
 
 
-def test_a_record_without_an_answer_is_named(tmp_path: Path, games: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _write(
-        tmp_path,
-        "train.jsonl",
-        [{"question": "What is 1+1?", "answer": "#### 2"}, {"question": "And?", "answer": "####"}],
-    )
+def test_a_record_without_an_answer_is_left_out_and_named(
+    tmp_path: Path, games: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    good, bad = {"question": "What is 1+1?", "answer": "#### 2"}, {"question": "And?", "answer": "####"}
+    _write(tmp_path, "train.jsonl", [good, bad])
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
-    with pytest.raises(EnvironmentBrokenError, match=r"record 2 of .*train.jsonl has no question and answer"):
+    MathEnvironment.warm_up()
+    assert sum(MathEnvironment.num_tasks(split) for split in MathEnvironment.spec.splits) == 1
+    assert [record.message for record in caplog.records] == ["records of the data files are left out"]
+    _write(tmp_path, "train.jsonl", [bad])
+    with pytest.raises(EnvironmentBrokenError, match=r"record 1 of .*train.jsonl has no question and answer"):
         MathEnvironment.warm_up()
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path / "absent"))
     with pytest.raises(EnvironmentBrokenError, match=rf"{DATA_VARIABLE} names .*absent, which does not exist"):

@@ -15,7 +15,7 @@ import pytest
 from env_server.environment import EnvironmentBrokenError, KnobError, KnobValue, TaskNotFoundError, Transition
 from env_server.environments.scienceworld import NOT_READ, ScienceWorldEnvironment, simplifications
 from env_server.environments.scienceworld_tasks import NEEDS_WIRES, TASKS
-from tests.env_server.loopback import Client, Player, loopback
+from tests.env_server.loopback import Client, loopback, start_request
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.java
@@ -51,7 +51,7 @@ def play(environment: ScienceWorldEnvironment, task_id: str, **knobs: KnobValue)
 def test_gold_paths_reach_score_100_on_all_tasks_through_the_server() -> None:
     async def main() -> dict[str, tuple[float, bool]]:
         ended: dict[str, tuple[float, bool]] = {}
-        async with loopback("scienceworld", start_timeout_s=300.0, step_timeout_s=300.0) as client:
+        async with loopback("scienceworld") as client:
             for task in TASKS:
                 player = await client.start("scienceworld", task_id=f"{task}/0", with_oracle=True)
                 result = player.first
@@ -95,7 +95,7 @@ def test_an_episode_goes_on_after_its_java_machine_was_killed() -> None:
         return [(result.observation, result.score, result.state_hash, result.rebuilt) for result in told]
 
     async def main() -> None:
-        async with loopback("scienceworld", start_timeout_s=120.0, step_timeout_s=120.0) as client:
+        async with loopback("scienceworld") as client:
             whole = await episode(client, is_killed=False)
             mended = await episode(client, is_killed=True)
         assert [told[:3] for told in mended] == [told[:3] for told in whole]
@@ -114,16 +114,19 @@ async def kill_java() -> None:
 
 
 def java_machines() -> list[int]:
-    """Java machines below this process's workers."""
-    return [pid for pid in below(os.getpid()) if Path(f"/proc/{pid}/comm").read_text().strip() == "java"]
+    """Java machines below this process's children, the workers; not the one that other tests play in."""
+    further = [pid for child in children(os.getpid()) for pid in below(child)]
+    return [pid for pid in further if Path(f"/proc/{pid}/comm").read_text().strip() == "java"]
 
 
 def below(pid: int) -> list[int]:
     """All descendants of a process."""
-    children = [
-        int(text) for task in Path(f"/proc/{pid}/task").iterdir() for text in (task / "children").read_text().split()
-    ]
-    return children + [further for child in children for further in below(child)]
+    return [further for child in children(pid) for further in (child, *below(child))]
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(text) for task in tasks for text in (task / "children").read_text().split()]
 
 
 def is_running(pid: int) -> bool:
@@ -241,12 +244,12 @@ def test_a_heap_that_is_no_number_is_refused_by_name(monkeypatch: pytest.MonkeyP
 
 def test_long_tasks_have_a_longer_turn_limit_of_their_own() -> None:
     async def main() -> list[int]:
-        async with loopback("scienceworld", start_timeout_s=120.0) as client:
-            players: list[Player] = [
-                await client.start("scienceworld", task_id=task_id)
+        async with loopback("scienceworld") as client:
+            requests = [
+                start_request("scienceworld", task_id=task_id)
                 for task_id in ("boil/0", "find-plant/0", "mendelian-genetics-known-plant/0")
             ]
-            return [(await player.get()).max_turns for player in players]
+            return [(await client.stub.StartEpisode(request, timeout=60.0)).max_turns for request in requests]
 
     spec = ScienceWorldEnvironment.spec
     assert asyncio.run(main()) == [

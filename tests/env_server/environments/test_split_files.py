@@ -1,11 +1,18 @@
 """Splits of a user's records."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from env_server.environment import EnvironmentBrokenError
-from env_server.environments.split_files import assign_splits, data_files, read_records
+from env_server.environments.split_files import (
+    Quarantine,
+    assign_splits,
+    data_files,
+    read_records,
+    tell_what_is_left_out,
+)
 
 
 def test_file_names_say_the_split(tmp_path: Path) -> None:
@@ -13,7 +20,7 @@ def test_file_names_say_the_split(tmp_path: Path) -> None:
     for name in names:
         (tmp_path / name).write_text('[{"a": 1}]' if name.endswith(".json") else '{"a": 1}\n\n{"a": 2}\n')
     (tmp_path / "notes.txt").write_text("not data")
-    records = list(read_records(data_files("SETTING", str(tmp_path))))
+    records = list(read_records(data_files("SETTING", str(tmp_path)), Quarantine()))
     splits = {Path(record.where.split(" of ")[1]).name: record.split for record in records}
     assert splits == {
         "train_1.jsonl": "train",
@@ -63,13 +70,32 @@ def test_a_train_file_alone_gives_some_for_validation_and_none_for_test() -> Non
         ("train.jsonl", "[1]\n", "record 1 of .*train.jsonl is no JSON object"),
         ("train.json", '{"a": 1}', "holds no JSON array"),
         ("train.json", "[", "train.json cannot be read"),
-        ("train.txt", "", "holds no .json or .jsonl file"),
     ],
 )
-def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, content: str, message: str) -> None:
+def test_what_cannot_be_read_is_left_out_and_listed(
+    tmp_path: Path, name: str, content: str, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / name).write_text(content)
+    (tmp_path / "valid.jsonl").write_text('{"b": 2}\n')
+    quarantine = Quarantine()
+    records = list(read_records(data_files("SETTING", str(tmp_path)), quarantine))
+    assert records[-1].values == {"b": 2}
+    assert re.search(message, quarantine.first)
+    folder = tmp_path / "prepared"
+    folder.mkdir()
+    quarantine.keep(folder, num_good=len(records))
+    tell_what_is_left_out(folder)
+    assert quarantine.first in (folder / "quarantined.jsonl").read_text()
+    (told,) = caplog.records
+    assert told.message == "records of the data files are left out"
     with pytest.raises(EnvironmentBrokenError, match=message):
-        list(read_records(data_files("SETTING", str(tmp_path))))
+        quarantine.keep(folder, num_good=0)
+
+
+def test_a_folder_without_data_files_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("")
+    with pytest.raises(EnvironmentBrokenError, match=r"holds no \.json or \.jsonl file"):
+        data_files("SETTING", str(tmp_path))
 
 
 def test_a_path_that_is_not_there_names_its_setting(tmp_path: Path) -> None:

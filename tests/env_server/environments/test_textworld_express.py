@@ -37,7 +37,7 @@ def play_oracle(environment: TextWorldExpressEnvironment, task_id: str) -> Itera
 def test_gold_paths_win_all_games_in_every_split_through_the_server() -> None:
     async def main() -> list[tuple[str, str, float]]:
         lost: list[tuple[str, str, float]] = []
-        async with loopback("textworld_express", start_timeout_s=120.0) as client:
+        async with loopback("textworld_express") as client:
             for split in SPLITS:
                 for task in TextWorldExpressEnvironment.tasks(split, 0, 2 * len(GAMES)):
                     player = await client.start("textworld_express", task_id=task.task_id, with_oracle=True)

@@ -3,6 +3,7 @@
 # make test    install, then run the default test suite
 # make java    install what scienceworld and textworld_express need besides a Java runtime; make test-java tests them
 # make test-sglang  install SGLang in a folder of its own (3.4 GB), then run the tests that ask a real server
+# make lora    install what training of adapters needs
 # make lint    formatting, types, layering and the wire contract
 # make proto   regenerate longturn/v1 from proto/
 # make bench   run the benchmarks and write benchmarks/results/DATE-WHAT-MACHINE; MACHINE=NAME names this one
@@ -10,7 +11,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install alfworld java train test test-slow test-java sglang-env test-sglang lint format proto bench clean
+.PHONY: help install alfworld java lora train test test-slow test-java sglang-env test-sglang lint format proto bench clean
 
 # One thread per process: the daemons are the parallelism.
 export OMP_NUM_THREADS ?= 1
@@ -68,6 +69,9 @@ $(VENV)/.java: $(VENV)/.installed
 	@$(BIN)/python -m pip install --quiet --constraint constraints/tested.txt \
 	  --editable '.[server-scienceworld,server-textworld-express]'
 	@touch $@
+
+lora: install
+	@$(BIN)/python -m pip install --quiet --constraint constraints/tested.txt --editable '.[lora]'
 
 train: install
 	if [ -e runs/$(RUN)/config.toml ]; then $(BIN)/longturn train --resume runs/$(RUN); \

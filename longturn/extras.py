@@ -13,6 +13,7 @@ MODULES_BY_EXTRA: Mapping[str, tuple[str, ...]] = {
     "clients": ("aiohttp", "tokenizers"),
     "engine": ("aiohttp", "torch", "transformers", "safetensors", "tokenizers", "numpy"),
     "learner": ("torch", "transformers", "safetensors", "tokenizers", "numpy", "tensorboard"),
+    "lora": ("peft",),
     "report": ("matplotlib",),
     "gymnasium": ("gymnasium",),
     "mcp": ("mcp",),
@@ -25,6 +26,7 @@ OPTIONAL_EXTRAS: Mapping[str, str] = {
     "server-alfworld": "make alfworld",
     "server-scienceworld": "make java",
     "server-textworld-express": "make java",
+    "lora": "make lora",
 }
 """Extras that `all` leaves out because only some runs need them: the command that installs each in a checkout."""
 

@@ -4,6 +4,7 @@
 # make java    install what scienceworld and textworld_express need besides a Java runtime; make test-java tests them
 # make reasoning-gym install what the adapter of reasoning-gym needs
 # make test-sglang  install SGLang in a folder of its own (3.4 GB), then run the tests that ask a real server
+# make lora    install what training of adapters needs
 # make lint    formatting, types, layering and the wire contract
 # make proto   regenerate longturn/v1 from proto/
 # make bench   run the benchmarks and write benchmarks/results/DATE-WHAT-MACHINE; MACHINE=NAME names this one
@@ -11,7 +12,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install alfworld java reasoning-gym train test test-slow test-java sglang-env test-sglang lint format proto bench clean
+.PHONY: help install alfworld java reasoning-gym lora train test test-slow test-java sglang-env test-sglang lint format proto bench clean
 
 # One thread per process: the daemons are the parallelism.
 export OMP_NUM_THREADS ?= 1
@@ -75,6 +76,9 @@ reasoning-gym: install $(VENV)/.reasoning-gym
 $(VENV)/.reasoning-gym: $(VENV)/.installed
 	@$(BIN)/python -m pip install --quiet --constraint constraints/tested.txt --editable '.[server-reasoning-gym]'
 	@touch $@
+
+lora: install
+	@$(BIN)/python -m pip install --quiet --constraint constraints/tested.txt --editable '.[lora]'
 
 train: install
 	if [ -e runs/$(RUN)/config.toml ]; then $(BIN)/longturn train --resume runs/$(RUN); \

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from learner.checkpoint_files import (
     STATE_FILE,
@@ -29,9 +29,11 @@ from learner.checkpoint_files import (
     verify,
     writing,
 )
+from learner.critic.interface import NO_CRITIC, Critic
 from learner.losses.entropy_history import HistoryOptions
 from learner.model import PolicyModel
 from learner.state import TrainerState
+from longturn.completion import sha256_of
 from longturn.disk import DiskError, read_json
 from longturn.errors import ConfigError
 
@@ -40,6 +42,8 @@ logger = logging.getLogger(__name__)
 _TRAINER_FOLDER = "trainer"
 _OPTIMIZER_FILE = f"{_TRAINER_FOLDER}/optimizer.safetensors"
 _RNG_FILE = f"{_TRAINER_FOLDER}/rng.safetensors"
+_ADAPTER_FILE = f"{_TRAINER_FOLDER}/adapter.safetensors"
+_CRITIC_FILE = f"{_TRAINER_FOLDER}/critic.safetensors"
 
 
 def save_checkpoint(
@@ -50,6 +54,7 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     num_batches: int,
     keep: int,
+    critic: Critic = NO_CRITIC,
 ) -> None:
     """Write a checkpoint of this state unless it exists, then remove old ones."""
     known = {(found.training_step, found.batches_consumed) for found in find_checkpoints(folder)}
@@ -58,8 +63,12 @@ def save_checkpoint(
     with writing(folder, state.training_step, batches_consumed=state.batches_consumed) as partial:
         model.save(partial)
         (partial / _TRAINER_FOLDER).mkdir()
-        save_file(_optimizer_tensors(model.module, optimizer), partial / _OPTIMIZER_FILE)
+        save_file(_optimizer_tensors(model, optimizer), partial / _OPTIMIZER_FILE)
         save_file({"torch": torch.get_rng_state()}, partial / _RNG_FILE)
+        if model.adapter is not None:
+            save_file(model.adapter.to_tensors(), partial / _ADAPTER_FILE, metadata=_base_of(model))
+        if critic_tensors := critic.to_tensors():
+            save_file(critic_tensors, partial / _CRITIC_FILE)
         content = {**state.to_json(), "num_batches": num_batches}
         (partial / STATE_FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
     prune(folder, keep=keep)
@@ -148,7 +157,7 @@ def restore_optimizer(path: Path, *, model: PolicyModel, optimizer: torch.optim.
         torch.set_rng_state(load_file(path / _RNG_FILE)["torch"])
     except (OSError, SafetensorError, KeyError, TypeError, RuntimeError) as error:  # the last two by set_rng_state
         raise CheckpointError(f"{path} cannot be read: {error}") from error
-    index_by_name = {name: index for index, (name, _) in enumerate(model.module.named_parameters())}
+    index_by_name = {name: index for index, (name, _) in enumerate(model.trainable)}
     state: dict[int, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         name, _, part = key.rpartition("/")
@@ -161,10 +170,53 @@ def restore_optimizer(path: Path, *, model: PolicyModel, optimizer: torch.optim.
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def _optimizer_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def restore_adapter(path: Path, model: PolicyModel) -> None:
+    """Give the model's adapter the tensors it had.
+
+    CheckpointError if the checkpoint has none, or one of another form; ConfigError if it was trained beside other
+    weights than those of the model.
+    """
+    if model.adapter is None:
+        raise ValueError("the model has no adapter")
+    file = path / _ADAPTER_FILE
+    try:
+        with safe_open(file, framework="pt") as opened:
+            metadata = opened.metadata()
+        model.adapter.restore(load_file(file))
+    except (OSError, SafetensorError, ValueError) as error:
+        raise CheckpointError(
+            f"{file} cannot be read: {error}; resume with the learner.lora that wrote it, or start another run folder "
+            "(learner.run_dir)"
+        ) from error
+    if metadata != _base_of(model):
+        raise ConfigError(
+            f"learner.model.path: the weights in {model.folder} are not those that the adapter of {path} was trained "
+            "beside; restore them"
+        )
+
+
+def _base_of(model: PolicyModel) -> dict[str, str]:
+    """Digests of the frozen weights an adapter belongs to."""
+    return {file.name: sha256_of(file) for file in sorted(model.folder.glob("*.safetensors"))}
+
+
+def restore_critic(path: Path, critic: Critic) -> None:
+    """Give a critic the parameters and optimizer state it had; CheckpointError if the checkpoint has no such one."""
+    if not critic.to_tensors():
+        return
+    try:
+        critic.restore(load_file(path / _CRITIC_FILE))
+    except (OSError, SafetensorError, ValueError) as error:
+        raise CheckpointError(
+            f"{path / _CRITIC_FILE} cannot be read: {error}; resume with the learner.advantage.estimator and the "
+            "learner.critic that wrote it, or start another run folder (learner.run_dir)"
+        ) from error
+
+
+def _optimizer_tensors(model: PolicyModel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Every tensor of the optimizer under its parameter's name."""
     tensors: dict[str, Tensor] = {}
-    for name, parameter in module.named_parameters():
+    for name, parameter in model.trainable:
         for part, value in optimizer.state.get(parameter, {}).items():
             tensors[f"{name}/{part}"] = value.contiguous()
     return tensors

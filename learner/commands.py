@@ -31,13 +31,17 @@ def learn(
         Path | None,
         typer.Option("--imitate", help="Imitate the demonstrations in this file instead of training by reward."),
     ] = None,
+    replay: Annotated[
+        Path | None,
+        typer.Option("--replay", help="Train on the batches in this run's ledger, without pools or engines."),
+    ] = None,
     ready_file: ReadyFile = None,
     dry_run: DryRun = False,
     log_format: LogFormatOption = LogFormat.PRETTY,
 ) -> None:
     """Train a policy from the episodes that actor pools hand in."""
     if imitate is not None:
-        refuse_given(context, ["resume", "ready_file"], because="imitation starts anew and serves nobody")
+        refuse_given(context, ["resume", "ready_file", "replay"], because="imitation starts anew and serves nobody")
         imitation = begin(
             ImitateConfig, table="imitate", path=config, overrides=overrides, dry_run=dry_run, log_format=log_format
         )
@@ -48,11 +52,24 @@ def learn(
     settings = begin(
         LearnConfig, table="learner", path=config, overrides=overrides, dry_run=dry_run, log_format=log_format
     )
-    from learner.session import learn as run_learner  # after parsing: it loads torch
+    if replay is not None:
+        refuse_given(context, ["ready_file"], because="a replay serves nobody")
+        from learner.replay import replay as run_replay  # after parsing: it loads torch
 
-    reason = run_learner(settings, resume=resume, ready_file=ready_file)
+        reason = run_replay(settings, replay, resume=resume)
+    else:
+        from learner.session import learn as run_learner  # after parsing: it loads torch
+
+        reason = run_learner(settings, resume=resume, ready_file=ready_file)
     if reason is EndReason.STOPPED:
         raise typer.Exit(130)
+    if reason is EndReason.REPETITION:
+        raise LongturnError(
+            "the run ended with REPETITION: completions repeat one token; resume from an older checkpoint with "
+            "--resume FOLDER and another setting, such as a lower learner.optimizer.learning_rate, or set "
+            "learner.alarms.on_repetition=log",
+            reason=reason.value,
+        )
     if reason in _FAILURES:
         raise LongturnError(
             f"the run ended with {reason}: learner.stop.max_skipped_in_a_row = {settings.stop.max_skipped_in_a_row} "

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from learner.method_checks import refusals
 from learner.method_config import (
     AdvantageConfig,
+    CriticConfig,
     EntropyControlConfig,
     EpoConfig,
     OffPolicyConfig,
@@ -33,6 +34,29 @@ class ModelConfig(Config):
     """Threads of torch."""
     max_row_tokens: int = Field(default=8192, ge=16)
     """Trajectories with a longer row are refused: the episode budget must lie below."""
+    pack_tokens: int = Field(default=0, ge=0)
+    """Rows share a forward pass until they hold that many tokens; 0: every row alone. The result is the same."""
+    recompute_layers: bool = False
+    """True computes the layers again in the backward pass instead of keeping what lies between (gradient
+    checkpointing): less memory, a third more time."""
+
+
+class LoraConfig(Config):
+    """Training a low-rank adapter instead of all weights. Engines are given weights with the adapter in them."""
+
+    rank: int = Field(default=0, ge=0)
+    """Rank of the adapter's matrices; 0: no adapter, all weights are trained. Needs the extra `lora`."""
+    alpha: float = Field(default=32.0, gt=0)
+    """The adapter's product is multiplied by alpha / rank."""
+    targets: tuple[str, ...] = ()
+    """Names of the linear layers that get one, such as q_proj; absent: all but the head."""
+
+
+class RanksConfig(Config):
+    """Several processes that share a training step; they are started by `torchrun -m learner`."""
+
+    timeout_s: float = Field(default=1800.0, gt=0)
+    """How long a rank waits for another: longer than publishing and the longest share of a step may take."""
 
 
 class TasksConfig(Config):
@@ -53,6 +77,8 @@ class BatchConfig(Config):
     """Members of a group."""
     num_batches: int = Field(default=24, ge=1)
     """Planned batches of the run; EPO's K and the learning rate's span."""
+    max_refill: int = Field(default=0, ge=0)
+    """Dynamic sampling: groups that may be added to a batch, one for each in which all members did alike; 0: none."""
     max_policy_lag: int = Field(default=1, ge=0)
     """Batches that groups may be assigned ahead; 0 is synchronous."""
     max_slot_failures: int = Field(default=3, ge=1)
@@ -233,6 +259,10 @@ class AlarmConfig(Config):
     """Mean distance between sampler and trainer, in nats."""
     min_effective_sample_size: float = Field(default=0.5, gt=0, le=1)
     """Of the importance weights, as a share."""
+    max_repeated_token_share: float = Field(default=0.8, gt=0, le=1)
+    """Share of a batch's sampled tokens that repeat the one before them: degenerate output."""
+    on_repetition: Literal["log", "stop"] = "log"
+    """What follows when it is crossed: a log line, or the end of the run before the batch is trained."""
 
 
 class ControlConfig(Config):
@@ -251,6 +281,10 @@ class LearnConfig(Config):
     """Fixes task order, sampling seeds and every other choice of the learner."""
     model: ModelConfig = ModelConfig()
     """Initial weights and where to compute."""
+    lora: LoraConfig = LoraConfig()
+    """An adapter."""
+    ranks: RanksConfig = RanksConfig()
+    """Processes of a training step."""
     tasks: TasksConfig = TasksConfig()
     """What is played."""
     batch: BatchConfig = BatchConfig()
@@ -267,6 +301,8 @@ class LearnConfig(Config):
     """Shaped return."""
     advantage: AdvantageConfig = AdvantageConfig()
     """Advantages."""
+    critic: CriticConfig = CriticConfig()
+    """Values, for advantages that are made of them."""
     snr: SnrConfig = SnrConfig()
     """Filter."""
     off_policy: OffPolicyConfig = OffPolicyConfig()

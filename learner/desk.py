@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from learner.assigner import Announced
@@ -42,8 +42,17 @@ class _WaitFacts:
 class TrainingDesk:
     """The ledger and the pools as the training thread sees them."""
 
-    def __init__(self, dispatcher: Dispatcher, board: StatusBoard, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        board: StatusBoard,
+        stop: threading.Event,
+        *,
+        on_wait: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_wait` is called every second in which no batch is ready."""
         self._dispatcher = dispatcher
+        self._on_wait = on_wait
         self._board = board
         self._stop = stop
 
@@ -65,7 +74,13 @@ class TrainingDesk:
                 if time.monotonic() - logged_s > _LOG_EVERY_S:
                     logged_s = time.monotonic()
                     self._log_wait(batch, logged_s - started_s)
+                self._on_wait()
                 self._dispatcher.changed.wait(_POLL_S)
+
+    def refill(self, batch: int, num_groups: int) -> bool:
+        """Add groups to a batch that lacks signal; whether there will be any."""
+        self._dispatcher.call(lambda desk: desk.ledger.groups.open_refill(batch, num_groups))
+        return True
 
     def _log_wait(self, batch: int, waited_s: float) -> None:
         facts = self._dispatcher.call(lambda desk: _wait_facts(desk, batch))

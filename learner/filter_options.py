@@ -74,5 +74,5 @@ _RULES: Mapping[str, Callable[[SnrConfig], GroupFilter]] = {
     "min_p": _min_p,
     "std_linear": _std_linear,
     "std_softmax": _std_softmax,
-    "has_variance": lambda snr: HasVariance(),
+    "has_variance": lambda snr: HasVariance(success_reward=snr.success_reward),
 }

@@ -11,6 +11,7 @@ import torch
 
 from learner.advantages.dr_grpo import dr_grpo
 from learner.batch import Batch, BatchTensors, tensors_of, tokens_of_groups
+from learner.critic.estimate import Values
 from learner.diagnostics.gradient_decomposition import Backward, decompose, quantile_buckets
 from learner.filters.scores import return_variance
 from learner.losses.epo import EpoStep
@@ -31,6 +32,8 @@ class GradientProbe:
     epo_step: EpoStep | None
     num_buckets: int
     reference_logprobs: Callable[[BatchTensors], torch.Tensor] | None = None
+    values: Callable[[BatchTensors], Values | None] = lambda kept: None
+    """What a critic says, where there is one."""
     on_row: Callable[[], None] = lambda: None
 
     def measure(self, batch: Batch, proximal: Scores) -> dict[str, float]:
@@ -59,7 +62,7 @@ class GradientProbe:
 
     def _components(self, kept: BatchTensors, proximal: Scores, batch: int) -> dict[str, Backward]:
         reference = self.reference_logprobs(kept) if self.reference_logprobs is not None else None
-        context = StepContext(epo_step=self.epo_step, reference_logprobs_N=reference)
+        context = StepContext(epo_step=self.epo_step, reference_logprobs_N=reference, values=self.values(kept))
         terms = step_terms(kept, proximal, self.options, batch=batch, context=context).token_terms
         loss, nothing_N = self.options.loss, torch.zeros_like(terms.advantages_N)
         raw_J = dr_grpo(kept.returns_J, kept.layout.group_index_J)

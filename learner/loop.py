@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from learner.batch import Batch, build_batch
+from learner.batch import Batch
 from learner.filters.selection import Selection
 from learner.history import extend_history
 from learner.ledger.records import BatchOutcome
 from learner.phases import Parts, evaluate, finish_trained, publish_first, record_verdicts, save, train, write_measures
+from learner.refill import gather
 from learner.state import EndReason
 from learner.update import select_groups
 
@@ -17,18 +18,16 @@ def run(parts: Parts) -> EndReason:
         publish_first(parts)
     while (reason := end_reason(parts)) is None:
         parts.desk.check_stop()
-        with parts.clock.phase("wait_actors"):
-            taken = parts.desk.wait_for_batch(parts.state.batches_consumed)
-        batch = build_batch(taken, parts.batch_options)
+        batch = gather(parts)
         selection = select_groups(batch, parts.group_filter, parts.config.snr.score)
         record_verdicts(parts, batch, selection)
         skip_reason = empty_reason(batch, selection)
         if skip_reason is None:
-            skip_reason = train(parts, batch, selection)
+            skip_reason = parts.stop_reason or train(parts, batch, selection)
         if skip_reason is None:
             finish_trained(parts, batch)
         else:
-            parts.desk.skip(taken.batch, skip_reason)
+            parts.desk.skip(batch.taken.batch, skip_reason)
         advance(parts, batch, selection, skip_reason)
         write_measures(parts, batch, skip_reason)
         if skip_reason is None:
@@ -39,7 +38,9 @@ def run(parts: Parts) -> EndReason:
 
 
 def end_reason(parts: Parts) -> EndReason | None:
-    """COMPLETED after the planned batches; after too many skipped in a row, why they were skipped; else None."""
+    """What an alarm said, COMPLETED after the planned batches, why too many in a row were skipped; else None."""
+    if parts.stop_reason is not None:
+        return parts.stop_reason
     if parts.state.batches_consumed >= parts.config.batch.num_batches:
         return EndReason.COMPLETED
     if parts.state.skipped_in_a_row >= parts.config.stop.max_skipped_in_a_row:

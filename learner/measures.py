@@ -11,7 +11,7 @@ from torch import Tensor
 
 from learner.batch import Batch, BatchTensors, Member
 from learner.diagnostics.cascade import CascadeMeasurement, CascadeTracker
-from learner.diagnostics.repetition import ActedTurn, rates, repetition_counts
+from learner.diagnostics.repetition import ActedTurn, rates, repeated_token_share, repetition_counts
 from learner.diagnostics.staleness import StepSpan, lag
 from learner.diagnostics.turn_entropy import early_late_thirds, entropy_by_turn
 from learner.filters.scores import rv_std_over_mean
@@ -39,6 +39,7 @@ def batch_measures(batch: Batch, selection: Selection) -> Measures:
         "learner/group/kept_mass": selection.kept_mass,
         "learner/group/lost": len(batch.taken.lost),
         "learner/group/closed_slots": batch.taken.num_closed_slots,
+        "learner/group/refills": batch.taken.num_refills,
         "learner/group/rv_std_over_mean": rv_std_over_mean(selection.scores),
     }
     measures.update({f"learner/group/verdict_{name}": count for name, count in sorted(verdicts.items())})
@@ -60,6 +61,7 @@ def _member_measures(members: Sequence[Member]) -> Measures:
         "learner/episode/malformed_turn_share": fmean(not turn.format_valid for turn in turns),
         "learner/episode/used_privileged_share": fmean(trajectory.used_privileged for trajectory in trajectories),
         "learner/reasoning/tokens_mean": fmean(reasoning) if reasoning else None,
+        "learner/reasoning/repeated_token_share": repeated_token_share(turn.completion_ids for turn in turns),
         "learner/row/breaks": sum(member.rows.num_breaks for member in members),
         **{f"learner/episode/{name}_share": rate for name, rate in _repetition(trajectories).items()},
     }

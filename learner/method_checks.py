@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from learner.config import LearnConfig
 
+VALUE_ESTIMATORS = ("gae", "turn_gae", "bi_level_gae")
+"""Names of the estimators that need a critic; `learner.advantages.value_based` has them."""
+
 _BONUSES = ("adaptive_coefficient", "turn_capped_bonus")
 
 
@@ -15,6 +18,7 @@ def refusals(settings: LearnConfig) -> Iterator[str]:
     """One line per combination that is refused."""
     yield from _groups(settings)
     yield from _advantages(settings)
+    yield from _critic(settings)
     yield from _off_policy(settings)
     yield from _losses(settings)
     yield from _entropy(settings)
@@ -24,6 +28,13 @@ def _groups(settings: LearnConfig) -> Iterator[str]:
     snr, size = settings.snr, settings.batch.group_size
     if snr.filter != "none" and size < 2:
         yield "batch.group_size must be 2 or more, or snr.filter = none: one member has no variance"
+    if settings.batch.max_refill and (size < 2 or snr.filter in ("none", "streaming")):
+        yield (
+            "batch.max_refill stands in for groups without variance: set batch.group_size to 2 or more and a filter "
+            "that judges whole batches, such as snr.filter = has_variance, or batch.max_refill = 0"
+        )
+    if settings.diagnostics.gradients_every and size < 2:
+        yield "diagnostics.gradients_every sorts groups by variance: set it to 0, or batch.group_size to 2 or more"
     if snr.soft_reweight and settings.advantage.estimator != "grpo":
         yield (
             "snr.soft_reweight puts back the spread that grpo divides by: set advantage.estimator = grpo, or "
@@ -31,6 +42,18 @@ def _groups(settings: LearnConfig) -> Iterator[str]:
         )
     if snr.num_groups is not None and snr.filter != "top_k":
         yield f"snr.num_groups is read by snr.filter = top_k only, not by {snr.filter}"
+
+
+def _critic(settings: LearnConfig) -> Iterator[str]:
+    critic, num_batches = settings.critic, settings.batch.num_batches
+    if settings.advantage.estimator not in VALUE_ESTIMATORS:
+        return
+    if critic.trunk == "shared" and critic.path is not None:
+        yield "critic.path is read by critic.trunk = own only: leave it out"
+    if critic.trunk == "shared" and critic.num_updates > 1:
+        yield "critic.num_updates must be 1 with critic.trunk = shared: the trunk takes one step with the policy"
+    if critic.warmup_steps >= num_batches:
+        yield f"critic.warmup_steps must lie below batch.num_batches, which is {num_batches}, or nothing is trained"
 
 
 def _advantages(settings: LearnConfig) -> Iterator[str]:

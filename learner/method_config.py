@@ -32,8 +32,11 @@ class RewardConfig(Config):
 class AdvantageConfig(Config):
     """Advantages."""
 
-    estimator: Literal["grpo", "dr_grpo", "rloo", "reinforce", "grpo_over_turns", "gigpo", "rlvmr"] = "grpo"
-    """What an episode, or with the last three a turn, is compared with."""
+    estimator: Literal[
+        "grpo", "dr_grpo", "rloo", "reinforce", "grpo_over_turns", "gigpo", "rlvmr", "gae", "turn_gae", "bi_level_gae"
+    ] = "grpo"
+    """What an episode is compared with: other episodes, with grpo_over_turns, gigpo and rlvmr other turns, with the
+    last three the values of a critic (learner.critic)."""
     turn_weight: float = Field(default=1.0, ge=0)
     """Weight of the turn-level term from privileged progress; 0 is none."""
     discount: float = Field(default=0.8, ge=0, le=1)
@@ -62,6 +65,39 @@ class AdvantageConfig(Config):
     """True compares turns of one tag over the whole batch (the paper's text), False within a group."""
     rlvmr_meta_format_penalty: float = Field(default=0.0, ge=0)
     """Taken off the meta reward of a malformed turn (the paper); the released code uses reward.format_penalty."""
+
+
+class CriticConfig(Config):
+    """The critic of advantage.estimator = gae, turn_gae or bi_level_gae; not made with another."""
+
+    trunk: Literal["own", "shared"] = "own"
+    """A model of its own, or a value head on the policy's hidden states."""
+    path: Path | None = None
+    """Hugging Face folder that an own trunk starts from; absent: model.path."""
+    learning_rate: float = Field(default=2e-4, gt=0)
+    """Peak rate; the shape is that of optimizer.schedule. With a shared trunk it is the rate of the value head."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Training steps at the start in which only the critic learns and the policy stays as it is."""
+    num_updates: int = Field(default=1, ge=1)
+    """Optimizer steps of an own trunk per batch. With one, no value has moved when it is trained and value_clip does
+    nothing."""
+    value_clip: float = Field(default=0.2, ge=0)
+    """How far a value may move from what it was before the batch until its gain stops counting; 0: any distance."""
+    coefficient: float = Field(default=0.5, gt=0)
+    """Weight of the value loss beside the policy loss, with a shared trunk."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """The critic's gradients are scaled down to this norm."""
+    discount: float = Field(default=1.0, ge=0, le=1)
+    """Gamma per token, or per turn under turn_gae."""
+    smoothing: float = Field(default=1.0, ge=0, le=1)
+    """Lambda; 1 takes whole returns, 0 only the next value."""
+    turn_discount: float = Field(default=0.95, ge=0, le=1)
+    """bi_level_gae: gamma between turns."""
+    whiten: bool = True
+    """Whether advantages are brought to mean 0 and variance 1 over the kept tokens of a step."""
+    bootstrap_on_truncation: bool = False
+    """False: a turn or token limit is the outcome of an episode. True: an episode that was cut goes on, worth what the
+    critic says after its last token."""
 
 
 class SnrConfig(Config):

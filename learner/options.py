@@ -8,6 +8,7 @@ from pathlib import Path
 from learner.advantage_options import reward_options, turn_estimator
 from learner.batch import BatchOptions
 from learner.config import LearnConfig
+from learner.critic_options import value_options
 from learner.entropy_options import (
     adaptive_options,
     advantage_shaper,
@@ -23,10 +24,12 @@ from learner.losses.kl import KlOptions
 from learner.losses.off_policy import OffPolicyOptions
 from learner.losses.ppo import PpoOptions
 from learner.losses.step_loss import LossOptions
+from learner.passes import PassOptions
+from learner.ranks import ALONE, Ranks
 from learner.schedule import RateSchedule
 from learner.update_options import UpdateOptions
 
-__all__ = ["batch_options", "group_filter", "history_options", "update_options"]
+__all__ = ["batch_options", "group_filter", "history_options", "pass_options", "update_options"]
 
 _CLIPS = {"ppo": (0.2, 0.28), "gspo": (gspo.CLIP_LOW, gspo.CLIP_HIGH)}
 
@@ -49,6 +52,7 @@ def update_options(config: LearnConfig, *, tokenizer_folder: Path | None = None)
         aggregation_constant=aggregation_constant(config),
         estimator=config.advantage.estimator,
         turn_estimator=turn_estimator(config, tokenizer_folder),
+        value=value_options(config),
         reward=reward_options(config),
         reward_kl=kl if kl is not None and kl.in_reward else None,
         turn_weight=config.advantage.turn_weight,
@@ -112,4 +116,11 @@ def batch_options(config: LearnConfig, *, vocabulary_size: int) -> BatchOptions:
         max_row_tokens=config.model.max_row_tokens,
         reward=reward_options(config),
         discount=config.advantage.discount,
+    )
+
+
+def pass_options(config: LearnConfig, ranks: Ranks = ALONE) -> PassOptions:
+    """How rows go through the body of a model."""
+    return PassOptions(
+        pack_tokens=config.model.pack_tokens, recompute_layers=config.model.recompute_layers, ranks=ranks
     )

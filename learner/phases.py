@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,6 +16,8 @@ from torch import Tensor
 from learner.batch import Batch, BatchOptions, BatchTensors, tensors_of, tokens_of_groups
 from learner.checkpoint import save_checkpoint
 from learner.config import LearnConfig
+from learner.critic.estimate import Values
+from learner.critic.interface import Critic
 from learner.desk import TrainingDesk
 from learner.engine_client import Target
 from learner.entropy_state import entropy_step, remember_entropy
@@ -41,9 +41,11 @@ from learner.measures import (
     update_measures,
 )
 from learner.model import PolicyModel
+from learner.phase_clock import PhaseClock
 from learner.probe import probe
 from learner.publisher import Published, Publisher
-from learner.reference import Reference
+from learner.reference import BaseReference, Reference
+from learner.silent import SilentBoard, SilentDesk, SilentPublisher
 from learner.state import EndReason, TrainerState
 from learner.step_terms import Scores, StepContext, StepTerms, step_terms
 from learner.update import UpdateResult, apply_update, score_rows
@@ -55,27 +57,6 @@ from longturn.task_file import TaskEntry
 logger = logging.getLogger(__name__)
 
 
-class PhaseClock:
-    """Seconds per phase since the last `take`."""
-
-    def __init__(self) -> None:
-        self._spent: dict[str, float] = defaultdict(float)
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Count the block's wall time under a name."""
-        started_s = time.monotonic()
-        try:
-            yield
-        finally:
-            self._spent[name] += time.monotonic() - started_s
-
-    def take(self) -> dict[str, float]:
-        """What was counted, and start anew."""
-        spent, self._spent = dict(self._spent), defaultdict(float)
-        return spent
-
-
 @dataclass(slots=True, kw_only=True)
 class Parts:
     """The learner's collaborators; who made them closes them."""
@@ -85,14 +66,15 @@ class Parts:
     run_epoch: int
     model: PolicyModel
     optimizer: torch.optim.Optimizer
+    critic: Critic
     update_options: UpdateOptions
     batch_options: BatchOptions
     group_filter: GroupFilter
-    reference: Reference | None
+    reference: Reference | BaseReference | None
     """The frozen policy of a reference KL; None if there is none."""
-    desk: TrainingDesk
-    publisher: Publisher
-    board: MeasureBoard
+    desk: TrainingDesk | SilentDesk
+    publisher: Publisher | SilentPublisher
+    board: MeasureBoard | SilentBoard
     status: StatusBoard
     panel: tuple[TaskEntry, ...]
     clock: PhaseClock = field(default_factory=PhaseClock)
@@ -100,6 +82,8 @@ class Parts:
     """Of the batch at hand."""
     target: Target | None = None
     """The newest version that was offered to the engines."""
+    stop_reason: EndReason | None = None
+    """Set by an alarm whose action is to stop."""
     pending_evaluations: list[int] = field(default_factory=list[int])
 
     @property
@@ -137,6 +121,7 @@ def _publish(parts: Parts, *, timeout_s: float) -> Published:
 def record_verdicts(parts: Parts, batch: Batch, selection: Selection) -> None:
     """Write the batch and the filter's verdicts into the ledger, before anything is trained."""
     parts.measures |= batch_measures(batch, selection)
+    _watch_repetition(parts, batch)
     if isinstance(parts.group_filter, StreamingMass) and batch.groups:
         facts = group_facts(batch, parts.desk.training_steps(), parts.state.training_step)
         parts.state.shadow.observe(facts, selection, parts.group_filter.rule)
@@ -146,6 +131,15 @@ def record_verdicts(parts: Parts, batch: Batch, selection: Selection) -> None:
         for group, verdict, score in zip(batch.groups, selection.verdicts, selection.scores, strict=True)
     ]
     parts.desk.record(batch.taken.batch, parts.state.training_step + 1, verdicts)
+
+
+def _watch_repetition(parts: Parts, batch: Batch) -> None:
+    alarms, share = parts.config.alarms, parts.measures.get("learner/reasoning/repeated_token_share")
+    if not isinstance(share, float) or share <= alarms.max_repeated_token_share:
+        return
+    parts.board.alarm("repetition", batch=batch.taken.batch, repeated_token_share=share, action=alarms.on_repetition)
+    if alarms.on_repetition == "stop":
+        parts.stop_reason = EndReason.REPETITION
 
 
 def train(parts: Parts, batch: Batch, selection: Selection) -> EndReason | None:
@@ -176,6 +170,7 @@ def train(parts: Parts, batch: Batch, selection: Selection) -> EndReason | None:
         epo_step=_entropy_step(parts, pool, proximal),
         reference_logprobs_N=_reference_logprobs(parts, kept),
         lags_N=token_lags(kept, training_steps, state.training_step),
+        values=_values(parts, kept),
     )
     terms = step_terms(kept, kept_proximal, options, batch=batch.taken.batch, context=context)
     if proximal is not None and _is_gradient_probe_due(parts):
@@ -189,6 +184,7 @@ def train(parts: Parts, batch: Batch, selection: Selection) -> EndReason | None:
             options,
             training_step=state.training_step,
             epo_step=context.epo_step,
+            critic=parts.critic,
             on_row=check_stop,
         )
     if proximal is None:
@@ -231,6 +227,13 @@ def _reference_logprobs(parts: Parts, kept: BatchTensors) -> Tensor | None:
         )
 
 
+def _values(parts: Parts, kept: BatchTensors) -> Values | None:
+    if parts.update_options.value is None:
+        return None
+    with parts.clock.phase("critic"):
+        return parts.critic.values(kept, on_row=parts.desk.check_stop)
+
+
 def _is_gradient_probe_due(parts: Parts) -> bool:
     every = parts.config.diagnostics.gradients_every
     return every > 0 and parts.state.training_step % every == 0
@@ -244,6 +247,7 @@ def _probe_gradients(parts: Parts, batch: Batch, proximal: Scores, context: Step
         epo_step=context.epo_step,
         num_buckets=diagnostics.gradient_buckets,
         reference_logprobs=reference and partial(reference.logprobs, temperature=parts.update_options.temperature),
+        values=partial(parts.critic.values, on_row=parts.desk.check_stop),
         on_row=parts.desk.check_stop,
     )
     with parts.clock.phase("probe"):
@@ -260,6 +264,7 @@ def _measure_update(
 ) -> None:
     options, limits, step = parts.update_options, parts.config.alarms, context.epo_step
     parts.measures |= update_measures(kept, kept_proximal, terms, result, options)
+    parts.measures |= parts.critic.measures
     if context.lags_N is not None:
         parts.measures |= bucketed_mismatch_measures(kept, kept_proximal, terms, context.lags_N)
     if options.loss.epo is not None and step is not None:
@@ -358,13 +363,16 @@ def wait_for_evaluations(parts: Parts) -> None:
 
 
 def save(parts: Parts) -> None:
-    """Write a checkpoint of the state at hand."""
+    """Write a checkpoint of the state at hand; the leader's is that of all ranks."""
+    if not parts.model.ranks.is_leader:
+        return
     with parts.clock.phase("checkpoint"):
         save_checkpoint(
             parts.checkpoints_dir,
             state=parts.state,
             model=parts.model,
             optimizer=parts.optimizer,
+            critic=parts.critic,
             num_batches=parts.config.batch.num_batches,
             keep=parts.config.checkpoint.keep,
         )

@@ -64,6 +64,7 @@ def _scope_metrics(scope: str, scores: CrossScores) -> dict[str, float | str]:
     return {
         f"learner/mi/{scope}_seq": sequence.mi,
         f"learner/mi/{scope}_token": token.mi,
+        f"learner/mi/{scope}_z": token.z_score,
         f"learner/mi/{scope}_h_z_given_x": token.h_z_given_x,
         f"learner/mi/{scope}_h_z": token.h_z,
         f"learner/mi/{scope}_retrieval": found.accuracy,

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from learner.batch import BatchTensors
+from learner.lora import Adapter
 from learner.model import PolicyModel
+from learner.passes import ONE_BY_ONE, PassOptions
 from learner.update import score_rows
 from longturn.errors import ConfigError
 
@@ -32,10 +34,25 @@ class Reference:
         return scores.logprobs_N
 
 
-def load_reference(folder: Path, policy: PolicyModel, *, device: str, offload: bool) -> Reference:
+class BaseReference:
+    """The policy without its adapter: no second copy of the weights."""
+
+    def __init__(self, policy: PolicyModel, adapter: Adapter) -> None:
+        self._policy = policy
+        self._adapter = adapter
+
+    def logprobs(self, kept: BatchTensors, *, temperature: float, on_row: Callable[[], None] = lambda: None) -> Tensor:
+        """Logprob of every trained token, at the temperature it is trained at."""
+        with self._adapter.switched_off():
+            return score_rows(self._policy, kept, temperature=temperature, on_row=on_row).logprobs_N
+
+
+def load_reference(
+    folder: Path, policy: PolicyModel, *, device: str, offload: bool, passes: PassOptions = ONE_BY_ONE
+) -> Reference:
     """Read a reference policy; ConfigError if it is none or reads other ids than the policy."""
     try:
-        model = PolicyModel.load(folder, device="cpu" if offload else device)
+        model = PolicyModel.load(folder, device="cpu" if offload else device, passes=passes)
     except ConfigError as error:
         raise ConfigError(f"learner.reference.path: {error}") from error
     if model.vocabulary_size != policy.vocabulary_size or model.tokenizer_hash != policy.tokenizer_hash:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
-import torch
-
+from learner.assembly import chosen_checkpoint, load_training, make_parts, trainer_state
 from learner.assigner import Assigner, DispatchRules
 from learner.broadcast import BroadcastTransport
-from learner.checkpoint import Resumed, choose_checkpoint, load_state, restore_optimizer
+from learner.checkpoint import Resumed
 from learner.config import EngineConfig, LearnConfig, PublishConfig
 from learner.desk import StopRequested, TrainingDesk
 from learner.dispatcher import Dispatcher
+from learner.distributed.desks import LeaderDesk
+from learner.distributed.follow import follow
+from learner.distributed.group import GroupRanks, RankLostError, joined, with_own_device
 from learner.engine_client import DiskTransport, EngineClient, Transport, UpdateRules
 from learner.engines import EngineRegistry
 from learner.ledger.store import Ledger
@@ -26,11 +26,11 @@ from learner.ledger.tasks import TaskSchedule
 from learner.loop import run
 from learner.measure_board import MeasureBoard, open_tensorboard
 from learner.model import PolicyModel
-from learner.options import batch_options, group_filter, history_options, update_options
 from learner.phases import Parts, save, wait_for_evaluations
 from learner.publisher import Publisher
-from learner.reference import Reference, load_reference
-from learner.state import EndReason, TrainerState
+from learner.ranks import Ranks
+from learner.signals import stop_signals
+from learner.state import EndReason
 from learner.summary import write_summary
 from longturn.config import config_digest
 from longturn.dispatch import DispatchRouter, SocketLimits
@@ -47,13 +47,28 @@ _LEAVE_WAIT_S = 10.0
 
 
 def learn(config: LearnConfig, *, resume: str, ready_file: Path | None) -> EndReason:
-    """Run the learner to its end; the reason it ended."""
+    """Run the learner to its end; the reason it ended. Under torchrun all ranks call this, and one of them leads."""
+    with joined(config) as ranks, stop_signals() as stop:
+        own = with_own_device(config)
+        try:
+            if isinstance(ranks, GroupRanks) and not ranks.is_leader:
+                return follow(own, ranks, stop)
+            return _lead(own, ranks, stop, resume=resume, ready_file=ready_file)
+        except RankLostError:
+            # All were asked to stop, and another rank was faster.
+            if stop.is_set():
+                return EndReason.STOPPED
+            raise
+
+
+def _lead(
+    config: LearnConfig, ranks: Ranks, stop: threading.Event, *, resume: str, ready_file: Path | None
+) -> EndReason:
     started_s = time.monotonic()
     with ExitStack() as stack:
         refusal = f"another learner runs in {config.run_dir}; stop it, or set learner.run_dir"
         stack.enter_context(held_folder(config.run_dir, "learner.lock", refusal=refusal))
-        stop = stack.enter_context(_stop_signals())
-        parts = _Session(config, stack, stop).build(resume, ready_file)
+        parts = _Session(config, stack, stop).build(resume, ready_file, ranks)
         reason = _train_to_the_end(parts)
         write_summary(parts, reason=reason, wall_s=time.monotonic() - started_s)
     return reason
@@ -84,43 +99,39 @@ class _Session:
         self._status = StatusBoard("learner", self._metrics)
         self._run_epoch = 0
 
-    def build(self, resume: str, ready_file: Path | None) -> Parts:
+    def build(self, resume: str, ready_file: Path | None, ranks: Ranks) -> Parts:
         config = self._config
-        torch.set_num_threads(config.model.num_threads)
-        torch.manual_seed(config.seed)
         self._warn_of_bias()
-        resumed = self._resumed(resume)
-        # Weights come from the checkpoint; what the tokenizer is, from either.
-        model = PolicyModel.load(resumed.path if resumed else config.model.path, device=config.model.device)
-        model.check_fits(config.play.max_episode_tokens)
-        optimizer = self._optimizer(model)
-        if resumed is not None:
-            restore_optimizer(resumed.path, model=model, optimizer=optimizer)
-        dispatcher = self._dispatcher(model, resumed)
+        resumed = chosen_checkpoint(config, resume)
+        if isinstance(ranks, GroupRanks):
+            ranks.tell(str(resumed.path.resolve()) if resumed else None)
+        training = load_training(config, resumed, ranks)
+        dispatcher = self._dispatcher(training.model, resumed)
         run_id = dispatcher.call(lambda desk: desk.ledger.run_id)
-        state = resumed.state if resumed else TrainerState.fresh(run_id, history_options(config))
+        state = trainer_state(config, resumed, run_id)
         if state.run_id != run_id:
             raise ConfigError(f"the checkpoint is of run {state.run_id}, the ledger in {config.run_dir} of {run_id}")
-        desk = TrainingDesk(dispatcher, self._status, self._stop)
+        desk = self._desk(dispatcher, ranks)
+        if isinstance(ranks, GroupRanks):
+            ranks.tell(run_id)
         pending_evaluations = desk.pending_evaluations()
         self._serve(dispatcher, run_id, ready_file)
-        return Parts(
-            config=config,
-            state=state,
-            run_epoch=self._run_epoch,
-            model=model,
-            optimizer=optimizer,
-            update_options=update_options(config, tokenizer_folder=model.folder),
-            batch_options=batch_options(config, vocabulary_size=model.vocabulary_size),
-            group_filter=group_filter(config, state.running_scores),
-            reference=self._reference(model),
+        return make_parts(
+            config,
+            training,
+            state,
             desk=desk,
-            publisher=self._publisher(model, desk),
+            publisher=self._publisher(training.model, desk),
             board=self._board(),
             status=self._status,
+            run_epoch=self._run_epoch,
             pending_evaluations=pending_evaluations,
-            panel=read_tasks(config.evaluation.path)[: config.evaluation.num_tasks] if config.evaluation.path else (),
         )
+
+    def _desk(self, dispatcher: Dispatcher, ranks: Ranks) -> TrainingDesk:
+        if isinstance(ranks, GroupRanks):
+            return LeaderDesk(dispatcher, self._status, self._stop, ranks)
+        return TrainingDesk(dispatcher, self._status, self._stop)
 
     def _warn_of_bias(self) -> None:
         if self._config.off_policy.accept_bias:
@@ -128,44 +139,6 @@ class _Session:
                 "off_policy.accept_bias: updates may be biased by stale data",
                 extra={"mode": self._config.off_policy.mode, "max_policy_lag": self._config.batch.max_policy_lag},
             )
-
-    def _resumed(self, resume: str) -> Resumed | None:
-        config = self._config
-        chosen = choose_checkpoint(config.run_dir / "checkpoints", resume, on_damage=config.checkpoint.on_damage)
-        if chosen is None:
-            return None
-        resumed = load_state(chosen, history_options(config))
-        logger.info(
-            "resuming",
-            extra={
-                "checkpoint": chosen.path,
-                "training_step": chosen.training_step,
-                "batches": chosen.batches_consumed,
-            },
-        )
-        if resumed.num_batches != config.batch.num_batches:
-            logger.warning(
-                "the planned number of batches changed; beta and a decaying learning rate follow the new one",
-                extra={"before": resumed.num_batches, "now": config.batch.num_batches},
-            )
-        return resumed
-
-    def _reference(self, model: PolicyModel) -> Reference | None:
-        config = self._config
-        if config.reference.kl == "none":
-            return None
-        folder = config.reference.path or config.model.path
-        return load_reference(folder, model, device=config.model.device, offload=config.reference.offload)
-
-    def _optimizer(self, model: PolicyModel) -> torch.optim.Optimizer:
-        settings = self._config.optimizer
-        return torch.optim.AdamW(
-            model.module.parameters(),
-            lr=settings.learning_rate,
-            betas=(settings.beta1, settings.beta2),
-            eps=settings.epsilon,
-            weight_decay=settings.weight_decay,
-        )
 
     def _dispatcher(self, model: PolicyModel, resumed: Resumed | None) -> Dispatcher:
         config = self._config
@@ -182,7 +155,7 @@ class _Session:
         rules = self._dispatch_rules(model, digest)
 
         def open_ledger() -> Ledger:
-            return Ledger(
+            ledger = Ledger(
                 config.run_dir / "ledger.db",
                 facts=facts,
                 groups_per_step=config.batch.groups_per_step,
@@ -190,7 +163,15 @@ class _Session:
                 max_slot_failures=config.batch.max_slot_failures,
                 task_of_slot=schedule.entry,
                 must_exist=resumed is not None,
+                task_of_refill=schedule.refill,
             )
+            if config.batch.max_refill and not ledger.can_refill:
+                ledger.close()
+                raise ConfigError(
+                    f"the ledger in {config.run_dir} was made before learner.batch.max_refill was known: set it to 0, "
+                    "or start another run folder"
+                )
+            return ledger
 
         def make_assigner(ledger: Ledger) -> Assigner:
             if resumed is None:
@@ -312,24 +293,3 @@ def _read_key(engine: EngineConfig) -> str:
         raise ConfigError(
             f"learner.publish.engines: the key file {engine.api_key_file} cannot be read: {error.strerror}"
         ) from error
-
-
-@contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set; a second SIGINT ends the process at once."""
-    stop = threading.Event()
-
-    def request(number: int, frame: object) -> None:
-        if stop.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        stop.set()
-
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before = {number: signal.signal(number, request) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -20,6 +20,10 @@ class EndReason(StrEnum):
 
     COMPLETED = "COMPLETED"
     """All planned batches were consumed."""
+    REPETITION = "REPETITION"
+    """Completions repeat one token, and `alarms.on_repetition` says to stop."""
+    LEDGER_ENDED = "LEDGER_ENDED"
+    """A replay trained every batch that the recorded run consumed."""
     STOPPED = "STOPPED"
     """The process was asked to stop."""
     NO_SIGNAL = "NO_SIGNAL"

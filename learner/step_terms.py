@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from learner.advantages import GROUP_ADVANTAGES
-from learner.advantages.kl_in_reward import returns_with_kl
+from learner.advantages.kl_in_reward import returns_with_kl, token_costs
 from learner.advantages.soft_reweight import group_weights
 from learner.advantages.token_shaping import ShapingInputs
 from learner.advantages.turn_inputs import TurnInputs
 from learner.advantages.turn_level import token_advantages, turn_terms
 from learner.batch import BatchTensors
+from learner.critic.estimate import Values, ValueTerms, value_terms
 from learner.losses.aggregation import token_weights
 from learner.losses.entropy_weights import EntropyInputs, entropy_weights, token_references
 from learner.losses.epo import EpoStep
@@ -67,6 +68,8 @@ class StepContext:
     """Logprobs of the reference policy; needed if the options read them."""
     lags_N: Tensor | None = None
     """Training steps since each token was sampled; needed by log_linear."""
+    values: Values | None = None
+    """What the critic says; needed by the estimators that have one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,6 +78,8 @@ class StepTerms:
 
     token_terms: TokenTerms
     correction: Correction
+    value_terms: ValueTerms | None = None
+    """Targets of the critic, where there is one."""
 
 
 def step_terms(
@@ -93,7 +98,8 @@ def step_terms(
     if options.reads_reference and context.reference_logprobs_N is None:
         raise ValueError("the reference KL needs reference_logprobs_N")
     correction = _correction(kept, proximal, options, context)
-    advantages_N = advantages(kept, proximal, options, batch=batch, context=context)
+    valued = _value_terms(kept, proximal, options, correction, context)
+    advantages_N = advantages(kept, proximal, options, batch=batch, context=context, valued=valued)
     anchor_kl_N = None
     if proximal is not None:
         shaping = ShapingInputs(
@@ -120,7 +126,28 @@ def step_terms(
         anchor_kl_N=anchor_kl_N,
         interpolation=correction.interpolation,
     )
-    return StepTerms(token_terms=terms, correction=correction)
+    return StepTerms(token_terms=terms, correction=correction, value_terms=valued)
+
+
+def _value_terms(
+    kept: BatchTensors, proximal: Scores | None, options: UpdateOptions, correction: Correction, context: StepContext
+) -> ValueTerms | None:
+    if options.value is None:
+        return None
+    if context.values is None:
+        raise ValueError("the estimator needs the values of a critic")
+    costs_N = None
+    if options.reward_kl is not None:
+        costs_N = token_costs(*_both_logprobs(proximal, context), options.reward_kl)
+    return value_terms(
+        kept, context.values, options.value, reward=options.reward, mask_N=correction.mask_N, token_costs_N=costs_N
+    )
+
+
+def _both_logprobs(proximal: Scores | None, context: StepContext) -> tuple[Tensor, Tensor]:
+    if proximal is None or context.reference_logprobs_N is None:
+        raise ValueError("a KL in the reward needs logprobs of both policies")
+    return proximal.logprobs_N, context.reference_logprobs_N
 
 
 def _correction(
@@ -159,26 +186,33 @@ def _entropy_terms(
 
 
 def advantages(
-    kept: BatchTensors, proximal: Scores | None, options: UpdateOptions, *, batch: int, context: StepContext
+    kept: BatchTensors,
+    proximal: Scores | None,
+    options: UpdateOptions,
+    *,
+    batch: int,
+    context: StepContext,
+    valued: ValueTerms | None = None,
 ) -> Tensor:
-    """Advantage of every token before any shaping: the estimator's, plus the weighted turn term."""
+    """Advantage of every token before any shaping: the estimator's, plus the weighted turn term.
+
+    `valued` stands for the estimator where there is a critic; it has a KL in the reward already.
+    """
     layout, returns_J = kept.layout, kept.returns_J
-    if options.reward_kl is not None:
-        if proximal is None or context.reference_logprobs_N is None:
-            raise ValueError("a KL in the reward needs logprobs of both policies")
-        returns_J = returns_with_kl(
-            returns_J, proximal.logprobs_N, context.reference_logprobs_N, layout, options.reward_kl
-        )
-    # The control run: the same numbers, each on a trajectory and a turn that did not earn it.
+    if options.reward_kl is not None and valued is None:
+        returns_J = returns_with_kl(returns_J, *_both_logprobs(proximal, context), layout, options.reward_kl)
+    # The control run: the same numbers, each on a trajectory, a turn or a token that did not earn it.
     order = None if options.permute_seed is None else random.Random(f"{options.permute_seed}/permute/{batch}")
-    if options.turn_estimator is None:
+    if valued is not None:
+        estimated_N = _permuted(valued.advantages_N, order)
+    elif options.turn_estimator is None:
         group_J = GROUP_ADVANTAGES[options.estimator](returns_J, layout.group_index_J)
-        advantages_K = _permuted(group_J, order)[layout.trajectory_index_K]
+        estimated_N = _permuted(group_J, order)[layout.trajectory_index_N]
     else:
         inputs = TurnInputs(trajectories=kept.trajectories, returns_J=returns_J, layout=layout, reward=options.reward)
-        advantages_K = _permuted(options.turn_estimator(inputs), order)
+        estimated_N = _permuted(options.turn_estimator(inputs), order)[layout.turn_index_N]
     terms_K = _permuted(turn_terms(kept.gains_K, layout.group_index_K, kept.has_progress_K), order)
-    advantages_N = token_advantages(layout, advantages_K, terms_K, turn_weight=options.turn_weight)
+    advantages_N = token_advantages(layout, estimated_N, terms_K, turn_weight=options.turn_weight)
     if options.soft_reweight:
         advantages_N = advantages_N * group_weights(returns_J, layout.group_index_J)[layout.trajectory_index_N]
     return advantages_N

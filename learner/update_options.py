@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from learner.advantages.shaping import RewardOptions
 from learner.advantages.token_shaping import AdvantageShaper
 from learner.advantages.turn_inputs import TurnAdvantage
+from learner.critic.estimate import ValueOptions
 from learner.filters.loss_scaling import LossScaling, none
 from learner.losses.adaptive_coefficient import AdaptiveOptions
 from learner.losses.entropy_weights import TurnScale
@@ -32,8 +33,10 @@ class UpdateOptions:
     """What divides an episode's token sum under the aggregation `constant`."""
     turn_estimator: TurnAdvantage | None = None
     """Stands for `estimator` where turns are told apart."""
+    value: ValueOptions | None = None
+    """Stands for `estimator` where a critic says what episodes are worth."""
     reward: RewardOptions = field(default_factory=RewardOptions)
-    """Penalties, for turn estimators."""
+    """Penalties, for estimators that look at turns."""
     reward_kl: KlOptions | None = None
     """Reference KL in the return that advantages are made of."""
     loss_scaling: LossScaling = none

@@ -14,6 +14,7 @@ MODULES_BY_EXTRA: Mapping[str, tuple[str, ...]] = {
     "clients": ("aiohttp", "tokenizers"),
     "engine": ("aiohttp", "torch", "transformers", "safetensors", "tokenizers", "numpy"),
     "learner": ("torch", "transformers", "safetensors", "tokenizers", "numpy", "tensorboard"),
+    "lora": ("peft",),
     "report": ("matplotlib",),
     "gymnasium": ("gymnasium",),
     "mcp": ("mcp",),
@@ -27,6 +28,7 @@ OPTIONAL_EXTRAS: Mapping[str, str] = {
     "server-scienceworld": "make java",
     "server-textworld-express": "make java",
     "server-reasoning-gym": "make reasoning-gym",
+    "lora": "make lora",
 }
 """Extras that `all` leaves out because only some runs need them: the command that installs each in a checkout."""
 

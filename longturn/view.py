@@ -26,7 +26,7 @@ _QUERY = """
 SELECT t.group_id, t.member_index, t.attempt, t.trajectory, s.purpose, s.batch,
        (SELECT v.verdict FROM verdicts v WHERE v.group_id = t.group_id ORDER BY v.batch DESC LIMIT 1) AS verdict
 FROM trajectories t JOIN groups g USING (group_id) JOIN slots s USING (slot_id)
-WHERE (:batch IS NULL OR s.purpose = 'TRAIN' AND s.batch = :batch) AND (:group IS NULL OR t.group_id = :group)
+WHERE (:batch IS NULL OR s.purpose != 'EVAL' AND s.batch = :batch) AND (:group IS NULL OR t.group_id = :group)
   AND (:member IS NULL OR t.member_index = :member)
 ORDER BY t.received_s DESC, t.member_index LIMIT :limit
 """

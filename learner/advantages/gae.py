@@ -32,6 +32,7 @@ def two_level_gae(
     turn_discount: float = 0.95,
     discount: float = 1.0,
     smoothing: float = 1.0,
+    bootstrap: float = 0.0,
 ) -> tuple[tuple[float, ...], ...]:
     """Per turn, the advantages of its tokens: GAE over turns at their last tokens, then inside each turn.
 
@@ -39,7 +40,7 @@ def two_level_gae(
     the released code finds them by non-zero reward and so merges a turn of reward 0 with the next.
     """
     last_values = [values[-1] for values in turn_values]
-    over_turns = gae(turn_rewards, last_values, discount=turn_discount, smoothing=smoothing)
+    over_turns = gae(turn_rewards, last_values, discount=turn_discount, smoothing=smoothing, bootstrap=bootstrap)
     advantages: list[tuple[float, ...]] = []
     for values, advantage in zip(turn_values, over_turns, strict=True):
         rewards = [0.0] * (len(values) - 1) + [advantage + values[-1]]

@@ -10,6 +10,10 @@ def returns_with_kl(
     returns_J: Tensor, logprobs_N: Tensor, reference_logprobs_N: Tensor, layout: TokenLayout, options: KlOptions
 ) -> Tensor:
     """R - coefficient * sum of the estimate over the trained tokens; for advantages, not for the filter."""
-    estimates_N = KL_ESTIMATORS[options.kind](logprobs_N, reference_logprobs_N)
-    sums_J = sum_by(estimates_N, layout.trajectory_index_N, layout.num_trajectories)
-    return returns_J - options.coefficient * sums_J.to(returns_J.dtype)
+    costs_N = token_costs(logprobs_N, reference_logprobs_N, options)
+    return returns_J - sum_by(costs_N, layout.trajectory_index_N, layout.num_trajectories).to(returns_J.dtype)
+
+
+def token_costs(logprobs_N: Tensor, reference_logprobs_N: Tensor, options: KlOptions) -> Tensor:
+    """What each token is charged."""
+    return options.coefficient * KL_ESTIMATORS[options.kind](logprobs_N, reference_logprobs_N)

@@ -43,7 +43,7 @@ def turn_terms(gains_K: Tensor, group_index_K: Tensor, has_progress_K: Tensor) -
 
 
 def token_advantages(
-    layout: TokenLayout, advantages_K: Tensor, turn_terms_K: Tensor, *, turn_weight: float = 1.0
+    layout: TokenLayout, advantages_N: Tensor, turn_terms_K: Tensor, *, turn_weight: float = 1.0
 ) -> Tensor:
-    """Advantage of every token: its turn's, plus `turn_weight` times its turn's term."""
-    return (advantages_K + turn_weight * turn_terms_K)[layout.turn_index_N]
+    """Advantage of every token, plus `turn_weight` times its turn's term."""
+    return advantages_N + turn_weight * turn_terms_K[layout.turn_index_N]

@@ -1,4 +1,6 @@
-"""How often a policy acts in vain: invalid and repeated actions, pooled over turns (RLVMR's table 2 names, no formula).
+"""How often a policy acts in vain or says one thing again and again.
+
+Invalid and repeated actions are pooled over turns (RLVMR's table 2 names them, without a formula).
 
 The paper's rate of repetitive actions is defined nowhere, so three readings are reported: the same transition as before
 (primary), the same action text as before (an upper bound, which punishes legitimate returns) and the same action twice
@@ -8,8 +10,9 @@ running (tight loops only).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,15 @@ def repetition_counts(turns: Sequence[ActedTurn]) -> Counter[str]:
         transitions.add(transition)
         previous = turn.action
     return counts
+
+
+def repeated_token_share(completions: Iterable[Sequence[int]]) -> float:
+    """Share of sampled tokens that repeat the one before them in their completion; near 1 in degenerate output."""
+    num_pairs = num_repeats = 0
+    for ids in completions:
+        num_pairs += max(0, len(ids) - 1)
+        num_repeats += sum(first == second for first, second in pairwise(ids))
+    return num_repeats / num_pairs if num_pairs else 0.0
 
 
 def rates(counts: Counter[str]) -> dict[str, float]:

@@ -54,9 +54,11 @@ def rank(scores: Sequence[float], candidates: Sequence[int]) -> list[int]:
     return sorted(candidates, key=lambda index: -scores[index])
 
 
-def keep(scores: Sequence[float], kept: Sequence[int]) -> Selection:
-    """Selection of a rule whose only reason is rank: groups without any variance are named, the rest is outranked."""
-    verdicts = [Verdict.OUTRANKED if score > 0 else Verdict.ZERO_VARIANCE for score in scores]
+def keep(scores: Sequence[float], kept: Sequence[int], *, zero: float = 0.0) -> Selection:
+    """Selection of a rule whose only reason is rank: groups with no more variance than `zero` are named, the rest is
+    outranked.
+    """
+    verdicts = [Verdict.OUTRANKED if score > zero else Verdict.ZERO_VARIANCE for score in scores]
     for index in kept:
         verdicts[index] = Verdict.KEPT
     if not kept:

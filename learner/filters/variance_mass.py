@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from learner.filters.selection import Selection, Verdict, rank
 
-_ZERO = 1e-8
+ZERO_VARIANCE = 1e-8
+"""Variances up to this, in units of the success reward squared, are none."""
 # Sums of equal variances differ in the last place; the prefix must not grow by a group because of that.
 _ROUNDING = 1e-12
 
@@ -43,7 +44,7 @@ class VarianceMass:
 
     def is_candidate(self, score: float) -> bool:
         """Whether a group has the variance to be ranked at all."""
-        return self.include_zero or score > _ZERO * self.success_reward**2
+        return self.include_zero or score > ZERO_VARIANCE * self.success_reward**2
 
     def judge(self, score: float, others: Sequence[tuple[float, float]]) -> Verdict:
         """Verdict on one group among others that are known as (score, weight) only; among equals it comes first.

@@ -14,7 +14,7 @@ from learner.ledger.records import BatchOutcome, GroupVerdict, LostGroup, Stored
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchProgress:
-    """How far the slots of a batch are."""
+    """How far the slots of a batch are, those of its refill among them."""
 
     num_complete: int
     num_closed: int
@@ -38,22 +38,26 @@ class BatchTable:
         """How many of the batch's slots are complete, closed, or neither."""
         counts = dict(
             self._connection.execute(
-                "SELECT state, COUNT(*) FROM slots WHERE purpose = 'TRAIN' AND batch = ? GROUP BY state", (batch,)
+                "SELECT state, COUNT(*) FROM slots WHERE purpose != 'EVAL' AND batch = ? GROUP BY state", (batch,)
             ).fetchall()
         )
         complete, closed = counts.get("COMPLETE", 0), counts.get("CLOSED", 0)
-        return BatchProgress(
-            num_complete=complete, num_closed=closed, num_open=self._groups_per_step - complete - closed
-        )
+        num_slots = self._groups_per_step + self._num_refills(batch)
+        return BatchProgress(num_complete=complete, num_closed=closed, num_open=num_slots - complete - closed)
+
+    def _num_refills(self, batch: int) -> int:
+        return self._connection.execute(
+            "SELECT COUNT(*) FROM slots WHERE purpose = 'REFILL' AND batch = ?", (batch,)
+        ).fetchone()[0]
 
     def take(self, batch: int) -> TakenBatch | None:
-        """All complete groups of a batch; None while a slot is open. Taking changes nothing."""
+        """All complete groups of a batch, those of its refill last; None while a slot is open. Changes nothing."""
         progress = self.progress(batch)
         if progress.num_open:
             return None
         rows = self._connection.execute(
             "SELECT group_id, groups.state, groups.reason, issued_s, ended_s, position, kind FROM groups "
-            "JOIN slots USING (slot_id) WHERE purpose = 'TRAIN' AND batch = ? ORDER BY position, ordinal",
+            "JOIN slots USING (slot_id) WHERE purpose != 'EVAL' AND batch = ? ORDER BY purpose DESC, position, ordinal",
             (batch,),
         ).fetchall()
         return TakenBatch(
@@ -61,6 +65,7 @@ class BatchTable:
             groups=tuple(self._group(row) for row in rows if row["state"] == "COMPLETE"),
             lost=tuple(_lost(row) for row in rows if row["state"] == "FAILED"),
             num_closed_slots=progress.num_closed,
+            num_refills=self._num_refills(batch),
         )
 
     def _group(self, row: sqlite3.Row) -> TakenGroup:

@@ -32,6 +32,8 @@ class SlotRules:
     group_size: int
     max_slot_failures: int
     task_of_slot: Callable[[int], TaskEntry]
+    task_of_refill: Callable[[int, int], TaskEntry]
+    """By batch and number within the batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +62,10 @@ class GroupTable:
     def next_assignment(
         self, holder: bytes, *, slots_below: int, training_step: int, max_members: int | None
     ) -> Assignment | None:
-        """Hand the most urgent group to `holder`: one that lost its holder, evaluation, a slot whose group failed, a
-        new slot; None if there is none, or if it has more missing members than `max_members`. Of training slots only
-        those below `slots_below` count: after a restart later ones may already be open. `training_step` is that of the
-        announced version.
+        """Hand the most urgent group to `holder`: one that lost its holder, evaluation, a refill, a slot whose group
+        failed, a new slot; None if there is none, or if it has more missing members than `max_members`. Of training
+        slots only those below `slots_below` count: after a restart later ones may already be open. `training_step` is
+        that of the announced version.
         """
         for group_id in self._unheld(slots_below):
             if max_members is not None and len(self._missing(group_id)) > max_members:
@@ -72,7 +74,7 @@ class GroupTable:
             if assignment is not None:
                 return assignment
         slot = self._connection.execute(
-            "SELECT slot_id, group_size FROM slots WHERE state = 'OPEN' AND (purpose = 'EVAL' OR position < ?) "
+            "SELECT slot_id, group_size FROM slots WHERE state = 'OPEN' AND (purpose != 'TRAIN' OR position < ?) "
             "AND NOT EXISTS (SELECT 1 FROM groups WHERE groups.slot_id = slots.slot_id AND groups.state = 'OPEN') "
             "ORDER BY purpose, batch, position LIMIT 1",
             (slots_below,),
@@ -86,7 +88,7 @@ class GroupTable:
     def _unheld(self, slots_below: int) -> list[str]:
         rows = self._connection.execute(
             "SELECT group_id FROM groups JOIN slots USING (slot_id) WHERE groups.state = 'OPEN' AND holder IS NULL "
-            "AND (purpose = 'EVAL' OR position < ?) ORDER BY purpose, batch, position",
+            "AND (purpose != 'TRAIN' OR position < ?) ORDER BY purpose, batch, position",
             (slots_below,),
         )
         return [row["group_id"] for row in rows]
@@ -99,6 +101,14 @@ class GroupTable:
             return None
         batch = position // self._rules.groups_per_step
         return self._insert_slot("TRAIN", batch, position, self._rules.task_of_slot(position), self._rules.group_size)
+
+    def open_refill(self, batch: int, num_groups: int) -> None:
+        """Add places to a batch that is not consumed yet; they may be assigned at once."""
+        found = self._connection.execute(
+            "SELECT COUNT(*) FROM slots WHERE purpose = 'REFILL' AND batch = ?", (batch,)
+        ).fetchone()[0]
+        for index in range(found, found + num_groups):
+            self._insert_slot("REFILL", batch, index, self._rules.task_of_refill(batch, index), self._rules.group_size)
 
     def open_evaluation(self, policy_version: int, entries: Sequence[TaskEntry], group_size: int) -> None:
         """Open one evaluation slot per entry for a version."""
@@ -126,6 +136,8 @@ class GroupTable:
         ordinal = self._connection.execute("SELECT COUNT(*) FROM groups WHERE slot_id = ?", (slot_id,)).fetchone()[0]
         if slot["purpose"] == "TRAIN":
             group_id = f"t{slot['position']:06d}.{ordinal}"
+        elif slot["purpose"] == "REFILL":
+            group_id = f"r{slot['batch']:06d}.{slot['position']:04d}.{ordinal}"
         else:
             group_id = f"e{slot['batch']:06d}.{slot['position']:04d}.{ordinal}"
         self._connection.execute(
@@ -170,7 +182,7 @@ class GroupTable:
             entry=entry,
             member_indices=self._missing(group_id),
             group_size=row["group_size"],
-            purpose=Purpose[row["purpose"]],
+            purpose=Purpose.EVAL if row["purpose"] == "EVAL" else Purpose.TRAIN,
             min_policy_version=row["batch"] if row["purpose"] == "EVAL" else 0,
             max_policy_version=self._newest_start(group_id),
         )

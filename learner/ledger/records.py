@@ -56,7 +56,10 @@ class StoredMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenGroup:
-    """A complete group, members in order. Durations are seconds from its first assignment to its last member."""
+    """A complete group, members in order; `slot` is its place in the run, or of a refill in its batch.
+
+    Durations are seconds from its first assignment to its last member.
+    """
 
     slot: int
     group_id: str
@@ -83,6 +86,8 @@ class TakenBatch:
     groups: tuple[TakenGroup, ...]
     lost: tuple[LostGroup, ...]
     num_closed_slots: int
+    num_refills: int = 0
+    """Places that were added because others held no signal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from longturn.errors import ConfigError, LongturnError
 
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = "2"
+_READABLE = ("1", SCHEMA_VERSION)
+"""Version 1 knows no REFILL; a run that needs none goes on in such a ledger."""
 
 _TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -15,9 +17,10 @@ CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 -- A place in a batch. TRAIN: position is the slot number and batch is position // groups_per_step.
 -- EVAL: batch is the policy version that is evaluated and position the line of the panel. The reason of a complete one
 -- is REPORTED once its row of measures is written.
+-- REFILL: a place that was added to a batch for one without signal. Its position counts those of the batch.
 CREATE TABLE slots (
   slot_id INTEGER PRIMARY KEY,
-  purpose TEXT NOT NULL CHECK (purpose IN ('TRAIN', 'EVAL')),
+  purpose TEXT NOT NULL CHECK (purpose IN ('TRAIN', 'EVAL', 'REFILL')),
   batch INTEGER NOT NULL,
   position INTEGER NOT NULL,
   task BLOB NOT NULL,
@@ -151,7 +154,7 @@ def _create_tables(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute("INSERT INTO meta VALUES ('schema_version', ?)", (SCHEMA_VERSION,))
     connection.execute("COMMIT")
     found = connection.execute("SELECT value FROM meta WHERE name = 'schema_version'").fetchone()[0]
-    if found != SCHEMA_VERSION:
+    if found not in _READABLE:
         raise LedgerError(
             f"the ledger {path} has schema {found}, this version reads {SCHEMA_VERSION}; use another run folder"
         )

@@ -17,7 +17,7 @@ from types import TracebackType
 
 from learner.ledger.batches import BatchTable
 from learner.ledger.groups import GroupTable, SlotRules
-from learner.ledger.schema import LedgerError, open_ledger_file
+from learner.ledger.schema import SCHEMA_VERSION, LedgerError, open_ledger_file
 from learner.ledger.versions import VersionTable
 from longturn.errors import ConfigError
 from longturn.task_file import TaskEntry
@@ -38,6 +38,7 @@ class Ledger:
         max_slot_failures: int,
         task_of_slot: Callable[[int], TaskEntry],
         must_exist: bool = False,
+        task_of_refill: Callable[[int, int], TaskEntry] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Open or create the ledger of a run; ConfigError if it `must_exist` and does not.
@@ -59,8 +60,15 @@ class Ledger:
             group_size=group_size,
             max_slot_failures=max_slot_failures,
             task_of_slot=task_of_slot,
+            task_of_refill=task_of_refill or (lambda batch, index: task_of_slot(index)),
         )
         self.groups = GroupTable(self._connection, self.versions, rules, clock=clock)
+
+    @property
+    def can_refill(self) -> bool:
+        """Whether the file knows refills: one that an earlier version made does not."""
+        found = self._connection.execute("SELECT value FROM meta WHERE name = 'schema_version'").fetchone()[0]
+        return found == SCHEMA_VERSION
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

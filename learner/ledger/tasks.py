@@ -37,6 +37,10 @@ class TaskSchedule:
             return self._entries[position]
         return self._entries[_order(self._run_seed, turn_of_file, len(self._entries))[position]]
 
+    def refill(self, batch: int, index: int) -> TaskEntry:
+        """What is played in the refill of a batch, counted from 0."""
+        return random.Random(f"{self._run_seed}/refill/{batch}/{index}").choice(self._entries)
+
 
 @lru_cache(maxsize=4)
 def _order(run_seed: int, turn_of_file: int, num_entries: int) -> tuple[int, ...]:

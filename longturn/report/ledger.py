@@ -21,7 +21,7 @@ _TRAJECTORIES = """
 SELECT t.trajectory, COALESCE(v.verdict = 'kept' AND b.outcome = 'TRAINED', 0)
 FROM slots s JOIN groups g USING (slot_id) JOIN trajectories t USING (group_id)
 LEFT JOIN batches b ON b.batch = s.batch LEFT JOIN verdicts v ON v.batch = s.batch AND v.group_id = g.group_id
-WHERE s.purpose = 'TRAIN' AND s.batch = ? AND g.state = 'COMPLETE'
+WHERE s.purpose != 'EVAL' AND s.batch = ? AND g.state = 'COMPLETE'
 """
 
 

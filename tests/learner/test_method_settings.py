@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from learner.advantages import GROUP_ADVANTAGES
+from learner.advantages import GROUP_ADVANTAGES, VALUE_ADVANTAGES
 from learner.batch import tensors_of, tokens_of_groups
 from learner.config import LearnConfig
 from learner.entropy_state import entropy_step, remember_entropy
@@ -19,6 +19,7 @@ from learner.filters.loss_scaling import LOSS_SCALINGS
 from learner.losses.aggregation import AGGREGATIONS
 from learner.losses.kl import KL_ESTIMATORS
 from learner.losses.off_policy import CORRECTIONS
+from learner.method_checks import VALUE_ESTIMATORS
 from learner.method_config import (
     AdvantageConfig,
     OffPolicyConfig,
@@ -46,7 +47,9 @@ def names(table: type[Config], field: str) -> set[str]:
 
 
 def test_the_settings_name_every_method_that_there_is() -> None:
-    assert names(AdvantageConfig, "estimator") == {*GROUP_ADVANTAGES, "grpo_over_turns", "gigpo", "rlvmr"}
+    turn_estimators = {"grpo_over_turns", "gigpo", "rlvmr"}
+    assert names(AdvantageConfig, "estimator") == {*GROUP_ADVANTAGES, *turn_estimators, *VALUE_ADVANTAGES}
+    assert set(VALUE_ESTIMATORS) == set(VALUE_ADVANTAGES)
     assert names(OffPolicyConfig, "mode") == set(CORRECTIONS)
     assert names(PpoConfig, "aggregation") == {*AGGREGATIONS, "constant"}
     assert names(ReferenceConfig, "estimator") == set(KL_ESTIMATORS)
@@ -63,6 +66,10 @@ TURNLESS = {"turn_weight": 0.0}
     [
         ({"batch": {"group_size": 1}}, "one member has no variance"),
         ({"batch": {"group_size": 1}, "snr": {"filter": "top_k"}}, "one member has no variance"),
+        (
+            {"batch": {"group_size": 1}, "snr": {"filter": "none"}, "diagnostics": {"gradients_every": 2}},
+            "diagnostics.gradients_every sorts groups",
+        ),
         ({"snr": {"soft_reweight": True}, "advantage": {"estimator": "dr_grpo"}}, "set advantage.estimator = grpo"),
         ({"snr": {"num_groups": 3}}, "snr.filter = top_k only"),
         ({"advantage": {"estimator": "gigpo"}}, "set advantage.turn_weight = 0"),

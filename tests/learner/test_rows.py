@@ -15,6 +15,7 @@ from learner.batch import BatchOptions, BatchTensors, build_batch, tensors_of
 from learner.ledger.records import StoredMember, TakenBatch, TakenGroup
 from learner.losses.aggregation import AGGREGATIONS, token_weights
 from learner.model import PolicyModel
+from learner.passes import Pass
 from learner.rows import RowError, build_rows
 from longturn.codec import trajectory_to_bytes
 from longturn.records import (
@@ -133,7 +134,8 @@ def test_what_does_not_fit_is_an_error_with_the_episodes_identity(played: Turn, 
 def test_row_logprobs_equal_transformers(model_dir: Path) -> None:
     played = trajectory(turn((1, 2, 3), (4, 5)), turn((6, 7), (8, 9, 10)))
     (row,) = build_rows(played, vocabulary_size=48, max_row_tokens=99).rows
-    logprobs, entropies = PolicyModel.load(model_dir).score(row, temperature=0.7)
+    alone = Pass(rows=(row,), tokens=slice(0, row.num_trained))
+    logprobs, entropies = PolicyModel.load(model_dir).score(alone, temperature=0.7)
     with torch.no_grad():
         distributions = torch.log_softmax(load(model_dir)(torch.tensor([row.ids])).logits[0] / 0.7, dim=-1)
     expected = [distributions[position - 1, row.ids[position]].item() for position in row.positions]

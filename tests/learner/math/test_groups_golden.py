@@ -77,7 +77,7 @@ def test_turn_level_advantages_match_the_golden_file(case: dict[str, Any]) -> No
     assert_close(terms, [z for member in case["Z"] for z in member], TURNS["tolerance_abs"])
     group_advantages = GROUP_ADVANTAGES["grpo"](double(case["episode_return"]), layout.group_index_J)
     assert_close(group_advantages, case["A_group"], TURNS["tolerance_abs"])
-    advantages = token_advantages(layout, group_advantages[layout.trajectory_index_K], terms)
+    advantages = token_advantages(layout, group_advantages[layout.trajectory_index_N], terms)
     assert_close(advantages, [a for member in case["A_turn_w1"] for a in member], TURNS["tolerance_abs"])
     mean_gains = tuple(sum(member) / len(member) for member in gains)
     group = GroupReturns(returns=tuple(case["episode_return"]), mean_gains=mean_gains)

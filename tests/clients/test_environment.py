@@ -205,12 +205,12 @@ def test_an_episode_moves_to_whoever_attaches_last(address: str) -> None:
 
 def test_a_server_of_another_protocol_is_refused_with_both_versions() -> None:
     class NewerService(environment_pb2_grpc.EnvironmentServiceServicer):
-        async def GetServerInfo(self, request, context):  # noqa: N802
+        async def GetServerInfo(self, request: object, context: object):  # noqa: N802
             return environment_pb2.GetServerInfoResponse(server_id="s", protocol_version="2")
 
     async def main() -> None:
         server = grpc.aio.server()
-        environment_pb2_grpc.add_EnvironmentServiceServicer_to_server(NewerService(), server)
+        environment_pb2_grpc.add_EnvironmentServiceServicer_to_server(NewerService(), server)  # type: ignore[abstract]
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         try:
@@ -424,17 +424,17 @@ def test_a_server_that_stalls_longer_than_any_single_answer_may_take_ends_nothin
         async with EnvClient(_config(server.address, ping_interval_s=ping_interval_s, **settings)) as envs:
             stepped, ended, idle = [await envs.start(ECHO, seed=seed) for seed in range(3)]
             server.signal(signal.SIGSTOP)
-            calls = [stepped.step("one"), ended.end(), envs.start(ECHO, seed=3), envs.list_environments()]
-            waiting = [asyncio.ensure_future(call) for call in calls]
+            step, end = asyncio.ensure_future(stepped.step("one")), asyncio.ensure_future(ended.end())
+            start = asyncio.ensure_future(envs.start(ECHO, seed=3))
+            listing = asyncio.ensure_future(envs.list_environments())
             for _ in range(num_silences):
                 with pytest.raises(UnreachableError):
                     await envs.load()
-            assert not any(call.done() for call in waiting)
+            assert not any((step.done(), end.done(), start.done(), listing.done()))
             server.signal(signal.SIGCONT)
-            after, end, fresh, infos = await asyncio.gather(*waiting)
-            assert (after.turn_index, end.end_cause) == (1, EndCause.CLIENT_REQUEST)
-            assert (await fresh.step("one")).turn_index == (await idle.step("one")).turn_index == 1
-            assert [info.name for info in infos] == ["echo", "faulty"]
+            assert ((await step).turn_index, (await end).end_cause) == (1, EndCause.CLIENT_REQUEST)
+            assert (await (await start).step("one")).turn_index == (await idle.step("one")).turn_index == 1
+            assert [info.name for info in await listing] == ["echo", "faulty"]
 
     with server_process(tmp_path) as server:
         asyncio.run(main(server))

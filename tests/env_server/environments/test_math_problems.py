@@ -190,7 +190,8 @@ def test_a_record_without_an_answer_is_left_out_and_named(
     MathEnvironment.warm_up()
     assert sum(MathEnvironment.num_tasks(split) for split in MathEnvironment.spec.splits) == 1
     assert [record.message for record in caplog.records] == ["records of the data files are left out"]
-    _write(tmp_path, "train.jsonl", [bad])
+    _write(tmp_path / "bad", "train.jsonl", [bad])
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path / "bad"))
     with pytest.raises(EnvironmentBrokenError, match=r"record 1 of .*train.jsonl has no question and answer"):
         MathEnvironment.warm_up()
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path / "absent"))

@@ -117,14 +117,17 @@ class Tokens(Protocol):
     @property
     def tokenizer_hash(self) -> str:
         """SHA-256 of the tokenizer's file."""
+        ...
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
         """Ids that end a completion."""
+        ...
 
     @property
     def stop_texts(self) -> tuple[str, ...]:
         """Texts that end a completion."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

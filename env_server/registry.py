@@ -60,7 +60,7 @@ def load(name: str) -> type[Environment]:
         loaded = getattr(importlib.import_module(point.module), point.attr, None)
     except ModuleNotFoundError as error:
         raise ConfigError(_missing(name, point, error)) from error
-    if point.group == ADAPTER_GROUP:
+    if point.group == ADAPTER_GROUP and callable(loaded):
         loaded = _adapted(name, loaded)
     if not (isinstance(loaded, type) and issubclass(loaded, Environment)):
         raise ConfigError(f"environment {name}: {point.value} is no subclass of env_server.environment.Environment")

@@ -72,9 +72,9 @@ class Adapter:
 def add_adapter(module: nn.Module, config: LoraConfig, *, seed: int) -> Adapter:
     """Put an adapter into a model and freeze everything else; ConfigError if no layer bears a wanted name."""
     # Imported here: an extra that only these runs need. ModuleNotFoundError names the extra (longturn.extras).
-    from peft import LoraConfig as PeftLoraConfig
-    from peft import inject_adapter_in_model
-    from peft.tuners.lora import LoraLayer
+    from peft import LoraConfig as PeftLoraConfig  # pyright: ignore[reportMissingImports]  # an optional extra
+    from peft import inject_adapter_in_model  # pyright: ignore[reportMissingImports]  # an optional extra
+    from peft.tuners.lora import LoraLayer  # pyright: ignore[reportMissingImports]  # an optional extra
 
     torch.manual_seed(seed)
     settings = PeftLoraConfig(

@@ -121,7 +121,7 @@ def recomputing(body: nn.Module, *, is_on: bool) -> Iterator[None]:
     layers = [module for module in body.modules() if isinstance(module, GradientCheckpointingLayer)] if is_on else []
     for layer in layers:
         layer.gradient_checkpointing = layer.training = True
-        layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)  # pyright: ignore[reportPrivateUsage]
+        layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)  # pyright: ignore[reportPrivateUsage, reportArgumentType]
     try:
         yield
     finally:

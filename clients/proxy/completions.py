@@ -75,7 +75,7 @@ def _messages(value: Any) -> tuple[Message, ...]:  # Any: JSON
 
 
 def _message(value: Any) -> Message:  # Any: JSON
-    role = _ROLES.get(value.get("role")) if isinstance(value, dict) else None
+    role = _ROLES.get(str(value.get("role"))) if isinstance(value, dict) else None
     if role is None:
         raise ChatRequestError(f"a message needs one of the roles {', '.join(_ROLES)}")
     content = value.get("content")

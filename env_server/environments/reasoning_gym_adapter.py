@@ -118,8 +118,8 @@ def reasoning_gym_environment(
     An entry point of one's own may be its result, under a name of its own. Raises `EnvironmentBrokenError`.
     """
     try:
-        import reasoning_gym
-        from reasoning_gym.factory import DATASETS
+        import reasoning_gym  # pyright: ignore[reportMissingImports]  # an optional extra
+        from reasoning_gym.factory import DATASETS  # pyright: ignore[reportMissingImports]  # an optional extra
     except ModuleNotFoundError as error:
         raise EnvironmentBrokenError(f"{error}; {how_to_install(EXTRA)}") from error
     if data_set not in DATASETS:

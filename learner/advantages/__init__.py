@@ -16,7 +16,7 @@ from learner.advantages.reinforce import reinforce
 from learner.advantages.rloo import rloo
 from learner.advantages.value_based import VALUE_ADVANTAGES
 
-__all__ = ["GROUP_ADVANTAGES", "TURN_ADVANTAGES", "VALUE_ADVANTAGES", "GroupAdvantage"]
+__all__ = ["GROUP_ADVANTAGES", "VALUE_ADVANTAGES", "GroupAdvantage"]
 
 GroupAdvantage = Callable[[Tensor, Tensor], Tensor]
 """(returns_J, group_index_J) -> advantages_J; a group's result depends on that group only and not on the order."""

@@ -57,11 +57,11 @@ def verify_whole(folder: Path) -> None:
 
 def write_marker(folder: Path, facts: Mapping[str, object]) -> None:
     """Flush all files of a folder to the disk, then give it its marker."""
+    marker = folder / MARKER
     digests: dict[str, str] = {}
-    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+    for file in sorted(path for path in folder.rglob("*") if path.is_file() and path != marker):
         flush_file(file)
         digests[str(file.relative_to(folder))] = sha256_of(file)
-    marker = folder / MARKER
     marker.write_text(json.dumps({**facts, "sha256": digests}, indent=1), encoding="utf-8")
     flush_file(marker)
     for part in (folder, *(path for path in folder.rglob("*") if path.is_dir())):

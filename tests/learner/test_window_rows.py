@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from learner.model import PolicyModel
+from learner.passes import Pass
 from learner.rows import build_rows
 from longturn.records import RenderMode
 from tests.learner.test_rows import trajectory, turn
@@ -29,7 +30,8 @@ def test_stripped_and_appended_rows_give_the_logprobs_of_their_prompts(model_dir
     rows = build_rows(trajectory(*turns, mode=mode), vocabulary_size=48, max_row_tokens=99).rows
     assert len(rows) == (1 if mode is RenderMode.APPEND else 3)
     model, plain = PolicyModel.load(model_dir), load(model_dir)
-    scored = torch.cat([model.score(row, temperature=0.7)[0] for row in rows]).tolist()
+    passes = [Pass(rows=(row,), tokens=slice(0, row.num_trained)) for row in rows]
+    scored = torch.cat([model.score(one, temperature=0.7)[0] for one in passes]).tolist()
     expected = []
     for prompt, played in zip(prompts, turns, strict=True):
         ids = (*prompt, *played.completion_ids)

@@ -15,7 +15,7 @@ from longturn.extras import MODULES_BY_EXTRA
 ROOT = Path(__file__).resolve().parents[2]
 LOADED_BY_TORCH = {"numpy", "tensorboard"}
 """By torch.utils.tensorboard and safetensors.torch."""
-OF_OTHER_EXTRAS = {"gymnasium_env.py", "mcp_view.py", "mcp_command.py"}
+OF_OTHER_EXTRAS = {"gymnasium_env.py", "mcp_view.py", "mcp_command.py", "lora.py"}
 """Files of a plane that belong to an extra of their own."""
 NOT_FOR_RUNS = {"all", "dev", "sglang"}
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from clients.evaluate import write_results
 from clients.evaluation import summarise
 from clients.panel import Outcome
+from longturn.completion import write_marker
 from longturn.errors import EpisodeLostError
 from longturn.launch.broken import BrokenEvaluationError, judged
 from longturn.launch.command_lines import CommandLines
@@ -110,6 +111,8 @@ def make_run(folder: Path, supervisor: Supervisor, said: io.StringIO, max_broken
     document = run_document(read_document(ECHO, overrides), layout, seed=0)
     layout.config.write_text(tomli_w.dumps(document))
     layout.engine_key.write_text("key")
+    (folder / "model").mkdir(exist_ok=True)
+    write_marker(folder / "model", {})
     no_knobs: dict[str, KnobValue] = {}
     knobs = [{"fail_at_turn": 2}, *[no_knobs] * (NUM_TASKS - 1)]
     tasks = [
@@ -139,7 +142,7 @@ def supervisor() -> Iterator[Supervisor]:
 
 
 def play_before(run: Run) -> Evaluation:
-    return play(run, "before", "test", 1.0, Path("model"), "0")
+    return play(run, "before", "test", 1.0, run.layout.folder / "model", "0")
 
 
 def test_the_rule_is_the_same_for_a_play_just_made_and_for_one_of_an_earlier_start(

@@ -139,6 +139,7 @@ class Play:
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("max_policy_lag", "num_actors"), [(0, 16), (2, 48), (4, 24)])
 def test_the_share_of_slow_kinds_that_enters_equals_the_share_offered(
     tmp_path: Path, max_policy_lag: int, num_actors: int

@@ -35,6 +35,7 @@ METHODS: dict[str, dict[str, dict[str, object]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_a_replay_gives_the_weights_of_the_run_to_the_bit(
     tmp_path: Path, model_dir: Path, task_path: Path, name: str
